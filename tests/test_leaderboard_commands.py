@@ -325,6 +325,18 @@ def test_compare_takes_questions_one_by_one(tmp_path: Path, capsys: pytest.Captu
     assert "--log_samples" not in said
 
 
+def test_compare_has_an_interval_over_sets_without_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the first tokens that a run of the suite records; whether each question is equal is not known then."""
+    sets = " ".join(f"set_{n}" for n in range(20))
+    record = {"first_token": {"letters": "RW" * 10, "sets": sets, "entropy": 0.5}}
+    files = [suite_file(n_masks=n, accuracy=0.5, spread=0.0, limit=20, task_record=record) for n in (2, 200)]
+    assert compared(tmp_path, *files) == 0
+    said = capsys.readouterr().out
+    assert "built-in, n_masks=200 is level with built-in, n_masks=2 on 16 tasks (exact_match, 320 questions); " in said
+    assert "over sets of questions (not significant)" in said
+    assert "McNemar" not in said
+
+
 def test_compare_says_how_to_get_an_interval_and_that_equals_are_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ def of_mdlm(content: dict[str, Any]) -> dict[str, Any]:
 
 
 FIRST = of_mdlm(gsm8k_file(0.5, passes=90, task_record={"audit": AUDIT}, asked=2, limit=2))
+FIRST["config"]["mdlm"]["plugins"] = [{"name": "mine.py", "sha256": "0" * 64, "registers": ["sampler=mine"]}]
 FILES = {
     "of a benchmark": FIRST,
     "of the suite": of_mdlm(suite_file(n_masks=2)),

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ending_well(_COMMAND, after_stop="what was there before is as it was"):
         options, rest = _parser().parse_known_args(arguments)
         refuse_rest(rest, vars(options).keys() - {"run"})
-        # Each command imports what it needs where it needs it: `--help` needs none of it.
+        # Commands import their modules when they run, so that `--help` is fast.
         from mdlm_lm_eval.results.files import UnusableFile
 
         try:
@@ -101,9 +101,9 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from mdlm_leaderboard.compare import as_text, compare
+    from mdlm_leaderboard.compare import compare
 
-    print("\n\n".join(map(as_text, compare(options.first, options.second))))
+    print("\n\n".join(compare(options.first, options.second)))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`mdlm-leaderboard audit`: what a cache or a server does to the score, on the questions that were decoded twice."""
+"""`mdlm-leaderboard audit`: the effect of a cache or server on the score, from questions that were decoded twice."""
 
 import json
 from collections.abc import Mapping
@@ -17,10 +17,11 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 
 def audit(path: Path, include_path: str | None) -> str:
-    """A table in percent: a file's exact answers scored by its tasks' own filters and metrics, others by samples.
+    """A table in percent of a result file's scores, as run and with exact answers.
 
-    Of a folder its newest file. `include_path` is a folder of further tasks. Raises UnusableFile where the file holds
-    no audit, or no samples are beside it (lm_eval --log_samples).
+    Exact answers are scored with the tasks' own filters and metrics; scores as run are those of the samples. A folder
+    stands for its newest file, `include_path` is a folder of further tasks. Raises UnusableFile if the file has no
+    audit, or no samples are beside it (lm_eval --log_samples).
     """
     file = read_chosen_file(path)
     audited = [task for task in file.tasks.values() if task.audit]
@@ -40,7 +41,7 @@ def _manager(include_path: str | None, metadata: str) -> Any:
 
 
 def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[list[str]]:
-    """A line for each metric, over the questions that were audited."""
+    """A line of the table for each metric, over the questions that were audited."""
     samples = samples_path(path, result.name)
     if samples is None:
         raise UnusableFile(f"no samples of {result.name} are beside {str(path)!r}; run lm_eval with --log_samples")
@@ -68,7 +69,7 @@ def _shown(scores: list[tuple[float, float]]) -> list[str]:
 
 
 def _paired(scores: list[tuple[float, float]]) -> Interval:
-    """Second minus first, by question."""
+    """The interval of second - first, paired by question."""
     if all(0 <= score <= 1 for pair in scores for score in pair):
         first, second = ({"": [*enumerate(own)]} for own in zip(*scores, strict=True))
         return difference(score_of_sets(first), score_of_sets(second))
@@ -76,7 +77,7 @@ def _paired(scores: list[tuple[float, float]]) -> Interval:
 
 
 def _score(task: Any, sample: Mapping[str, Any], answer: str) -> Mapping[str, Any]:
-    """The metrics of another answer to a sample's question."""
+    """The metrics that another answer to a sample's question would get."""
     from lm_eval.api.instance import Instance
 
     instance = Instance("generate_until", sample["doc"], ("", {}), 0, metadata=(None, sample["doc_id"], 1))

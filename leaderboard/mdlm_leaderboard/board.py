@@ -1,4 +1,4 @@
-"""The board: rows of estimates in sections, their ranks, seeds, columns and findings, from the table of scores."""
+"""Makes the board from the table of scores: sections with rows of estimates, their ranks, seeds and columns."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from mdlm_lm_eval.options import PARALLEL_RULES, DecodingOptions, LikelihoodOpti
 from mdlm_lm_eval.results import parallelism
 from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, over_seeds
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, is_guest, shown_costs
-from mdlm_lm_eval.results.names import named
+from mdlm_lm_eval.results.names import named, without_shared
 from mdlm_lm_eval.results.statistics import (
     Interval,
     Score,
@@ -33,22 +33,28 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 ONE_STEP = ("1", AUTOREGRESSIVE)
 QUALITIES = (90, 95)  # percent, of ParallelBench
-LOSS_OVER = (2, 200)  # masks: from those that hold a whole answer to the paper's most; decided before any result
+LOSS_OVER = (2, 200)  # masks: the fewest that hold a whole answer, and the paper's most; decided before any result
 _OF_ESTIMATE = "is_accuracy note machine pairs bound tokens_per_evaluation".split()  # noqa: SIM905
-# Options that set the pace of a way of decoding: its points of one curve of accuracy against speed.
+# Options that set the number of steps: rows that differ only in these are one curve of accuracy against speed.
 _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95% band over questions.
+    """A mean with its 95% interval over questions.
 
-    `score` is what a comparison needs: the questions of a set are one cluster where the samples are known, and seeds
-    are random where it is their mean. `decomposition` says what the first tokens are, `pairs` is the share of sets of
-    `mdlm_rules` of which all three askings are right. A benchmark's estimate also has what its answers took, what an
-    ideal model reaches that draws several tokens a step independently (`bound`), its `speed` by the measure that is
-    compared (`speed_by`), and where it is from the frontier (`mark`, one of `parallelism.marks`). That of the whole of
-    `mdlm_parallel` also has ParallelBench's PB90 and PB95 (`parallel_bench`).
+    score: the `Score` from which differences are computed. If samples are known, the questions of a set are one
+        cluster; seeds are random if it is their mean.
+    decomposition: the shares of the likeliest first tokens.
+    pairs: the share of sets of `mdlm_rules` that are right all three times.
+
+    Benchmarks also have:
+
+    costs: the costs of the answers, by their names in `COSTS`.
+    bound: the best scores of independent draws of several tokens per step, in words.
+    speed: the speed by the measure `speed_by`, in which settings are compared.
+    mark: one of `parallelism.marks`.
+    parallel_bench: ParallelBench's PB90 and PB95, for the whole of `mdlm_parallel` only.
     """
 
     mean: float
@@ -71,12 +77,12 @@ class Estimate:
 
     @property
     def interval(self) -> Interval:
-        """In percent, of an accuracy."""
+        """The interval, in percent for an accuracy."""
         return Interval(self.mean, self.low, self.high, self.n_questions).scaled(100 if self.is_accuracy else 1)
 
     @property
     def in_words(self) -> str:
-        """Such as "66.4 (64.0 to 68.7)"; with a note where prompts were cut off."""
+        """The mean and interval, such as "66.4 (64.0 to 68.7)", with the note if there is one."""
         if self.is_accuracy:
             return self.interval.in_words + (f" ({self.note})" if self.note else "")
         return f"{self.mean:.4g}"
@@ -87,13 +93,17 @@ Curve = Mapping[Any, Estimate]
 
 @dataclass(frozen=True)
 class Row:
-    """All scores of one way of running one checkpoint. `curves` are (experiment, series) -> x -> estimate.
+    """All scores of one way of running one checkpoint.
 
-    `seeds` are the rows whose mean this is; `files` the result files behind it. Of its decoding, `settings` and `shown`
-    tell it from other rows of its section: by name, and in words; `label` is its name there. `rank` is 1 + the number
-    of rows that are significantly better after Holm's correction for all pairs of its table, with "=" where others
-    share it, "" without a score to rank by. `marks` say in a word, and in full, what else a reader should know. `cache`
-    is the one in effect, where all results of the row have the same.
+    curves: (experiment, series) -> x -> estimate.
+    files: the paths of the result files.
+    seeds: the rows of which this row is the mean.
+    settings, shown: the settings that distinguish it from other rows of its section, by name, and in words.
+    label: its name in the section.
+    rank: 1 + the number of rows that are significantly better (Holm's correction for all pairs of the table), with "="
+        if other rows share the rank; "" without a score to rank by.
+    marks: word -> sentence, further facts for the reader.
+    cache: the cache in effect, if it is the same in all results of the row.
     """
 
     id: str
@@ -110,11 +120,11 @@ class Row:
 
     @property
     def words(self) -> str:
-        """What names it as a baseline."""
+        """Its name and settings, by which a user can choose it as baseline."""
         return f"{self.who}, {', '.join(self.who.decoding)}"
 
     def curve(self, experiment: str, series: Series = "") -> Curve:
-        """Without points where it was not measured."""
+        """The curve of an experiment; empty if it was not measured."""
         return self.curves.get((experiment, series), {})
 
     def curves_of(self, experiment: str) -> list[tuple[Series, Curve]]:
@@ -123,11 +133,11 @@ class Row:
 
     @property
     def benchmarks(self) -> Curve:
-        """Column -> estimate of every task that is not the suite's."""
+        """Column -> estimate, for all tasks outside the suite."""
         return self.curve(BENCHMARKS)
 
     def cost(self, name: str) -> float | None:
-        """Of its benchmarks, weighted by their questions; the most memory of any."""
+        """The mean of a cost over its benchmarks, weighted by questions; the maximum for memory. None if unknown."""
         found = [(v, e.n_questions) for e in self.benchmarks.values() if (v := e.costs.get(name)) is not None]
         if not found:
             return None
@@ -137,9 +147,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A number per row, in percent or points. `of` gets the row and the section's pair of mask counts.
+    """A column with a number per row, in percent or points.
 
-    In head and explanation, "{few}" and "{most}" are these in words.
+    `of` computes it from the row and the section's pair of mask counts. In `head` and `explanation`, "{few}" and
+    "{most}" stand for these counts in words.
     """
 
     name: str
@@ -150,9 +161,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Section:
-    """The rows of one setting. `why_apart` says why they share no table with others; `common` is the same in all rows.
+    """The rows of one setting.
 
-    `pair` are the two mask counts between which a loss is stated.
+    why_apart: the reasons why they share no table with full results of the standard setting; "" without any.
+    common: the settings that all rows share, in words.
+    pair: the two mask counts between which the loss is computed.
     """
 
     title: str
@@ -164,25 +177,25 @@ class Section:
 
     @property
     def is_suite(self) -> bool:
-        """Whether its scores are those of the few-shot suite."""
+        """Whether its scores are of the few-shot suite."""
         return bool(self.setting.asks)
 
     def curves_of(self, experiment: str) -> list[tuple[Row, Series, Curve]]:
-        """All of an experiment, of every row as it was measured: seeds instead of their mean.
+        """All curves of an experiment, with single seeds instead of their mean.
 
-        None where the ranking shows them all.
+        Empty if the columns of the ranking show all their points.
         """
         rows = [one for row in self.rows for one in (row.seeds or (row,))]
         found = [(row, *one) for row in rows for one in row.curves_of(experiment)]
         return found if any(self.is_beyond_ranking(row, experiment) for row in self.rows) else []
 
     def is_beyond_ranking(self, row: Row, experiment: str) -> bool:
-        """Whether the columns do not show all that was measured of the row."""
+        """Whether an experiment of the row has points that the columns of the ranking do not show."""
         return experiment != "masks" or bool(row.seeds) or not {*row.curve("masks")} <= {NO_MASKS, *self.pair}
 
     @cached_property
     def columns(self) -> list[Column]:
-        """Those in which any row has a value."""
+        """The columns in which any row has a value."""
         few, most = map(BY_NAME["masks"].at, self.pair)
         counts = {"from_": self.pair[0], "few": few, "most": most}
         found = [one for one in COLUMNS if any(one.of(row, self.pair) for row in self.rows)]
@@ -192,48 +205,49 @@ class Section:
 
     @property
     def mask_counts(self) -> list[int]:
-        """Those that any row was measured at, if they are more than the columns show."""
+        """The mask counts of any row, if they are more than the columns show."""
         found = sorted({n for row in self.rows for n in row.curve("masks")})
         return found if len(found) > len(self.pair) else []
 
     @property
     def costs(self) -> list[str]:
-        """What the answers of any row took."""
+        """The names of the costs that any row has."""
         return shown_costs(pd.DataFrame([{name: row.cost(name) for name in COSTS} for row in self.rows]))
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings that vary, with their defaults."""
+        """The settings that vary between rows, with their defaults."""
         standard = {**defaults_of(LikelihoodOptions), **defaults_of(DecodingOptions)}
         known = {name: "–" if value is None else str(value) for name, value in standard.items()}
         return {name: known.get(name, "–") for row in self.rows for name in row.settings}
 
     def settings_of(self, row: Row) -> list[str]:
-        """Of every setting that varies the row's value; the default where that is known to be in effect."""
+        """The row's value of each setting that varies, or the default if it is known to be in effect."""
         is_ours = row.who.family != AUTOREGRESSIVE and not any("settings unknown" in word for word in row.who.other)
         defaults = {**self.settings, **({"cache": row.cache} if row.cache and "cache" in self.settings else {})}
         return [row.settings.get(name, default if is_ours else "–") for name, default in defaults.items()]
 
     def baseline(self, wanted: str) -> Row | None:
-        """The row with all of the words."""
+        """The row that has all these words; None if no row has."""
         rows = {row.words: row for row in self.rows}
         name = named(wanted, rows) if wanted else None
         return rows[name] if name else None
 
     @property
     def pairing(self) -> str:
-        """How differences of its scores are made."""
+        """Whether differences of its scores are paired by question, in words."""
         return pairing(one.score for row in self.rows for one in row.benchmarks.values() if one.score)
 
     @property
     def approximate(self) -> list[str]:
-        """What has a frontier of its own, in words."""
-        found = ["guests" if "guest" in row.marks else "approximate caches" for row in self.rows if not is_exact(row)]
-        return sorted({*found})
+        """The kinds of rows that have a frontier of their own, in words."""
+        return sorted(
+            {"guests" if "guest" in row.marks else "approximate caches" for row in self.rows if not is_exact(row)}
+        )
 
     @property
     def marked(self) -> list[Estimate]:
-        """What is on a frontier or near one."""
+        """The estimates on a frontier or near one."""
         return [one for row in self.rows for one in row.benchmarks.values() if one.mark]
 
     @property
@@ -250,13 +264,13 @@ class Section:
 
     @property
     def bounds(self) -> dict[str, str]:
-        """Benchmark -> what an ideal model reaches that draws the tokens of a step independently."""
+        """Benchmark -> its `Estimate.bound`, if it has one."""
         return {name: one.bound for row in self.rows for name, one in row.benchmarks.items() if one.bound}
 
 
 @dataclass(frozen=True)
 class Board:
-    """Everything that tables, figures and page show; the first section is the main table."""
+    """The content of tables, figures and page. The first section is the main table."""
 
     title: str
     sections: tuple[Section, ...]
@@ -270,7 +284,7 @@ class Board:
         return next((section for section in self.sections if section.is_suite), None)
 
     def is_apart(self, section: Section) -> bool:
-        """Whether it is shown folded: set apart for other reasons than the first table is."""
+        """Whether a section is folded on the page: it is set apart for other reasons than the first one."""
         return section.why_apart not in ("", self.sections[0].why_apart)
 
 
@@ -278,18 +292,18 @@ class Board:
 
 
 def change(curve: Curve, first: Any, second: Any) -> Interval | None:
-    """Accuracy at `first` minus that at `second`, in points, paired by set; None where one is missing."""
+    """Accuracy at `first` minus that at `second`, in points, paired by set; None if there are no two such points."""
     one, other = (curve[x].score if x in curve else None for x in (first, second))
     return difference(other, one).scaled(100) if one and other and first != second else None
 
 
 def loss(row: Row, pair: tuple[int, int]) -> Interval | None:
-    """What masks cost: the one definition for headline, table, figure and documents."""
+    """The loss to masks, as headline, table, figure and documents define it."""
     return change(row.curve("masks"), *pair)
 
 
 def drop(curve: Curve) -> Interval | None:
-    """Largest minus smallest accuracy, in points, paired by set; None below two points."""
+    """Largest minus smallest accuracy, in points, paired by set; None for fewer than two points of the curve."""
     found = sorted((one.score for one in curve.values() if one.score), key=lambda score: score.mean)
     return difference(found[0], found[-1]).scaled(100) if len(found) > 1 else None
 
@@ -335,15 +349,14 @@ COLUMNS = (
 
 
 def board_of(scores: Scores, title: str, published: pd.DataFrame) -> Board:
-    """The board of a table of scores; the main table first."""
+    """Makes the board of a table of scores."""
     table = scores.table
     by_setting = dict(list(table.groupby("setting", sort=False)))
     size = {setting: own["who"].nunique() for setting, own in by_setting.items()}
     ordered = sorted(by_setting, key=lambda one: (*_distance(one), -size[one], one.suite_hash or ""))
     taken: dict[str, int] = {}
-    sections = (_section(by_setting[one], one, ordered[0], taken) for one in ordered)
-    shown = tuple(section for section in sections if section.rows)
-    return Board(title, shown, scores, tuple(wordings_of(scores)), published)
+    sections = tuple(_section(by_setting[one], one, ordered[0], taken) for one in ordered)
+    return Board(title, sections, scores, tuple(wordings_of(scores)), published)
 
 
 def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[str, int]) -> Section:
@@ -355,14 +368,12 @@ def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[s
         row = Row(_row_id(who, taken), who, _curves(own), files, marks=_marks(who, own), cache=cache)
         members.setdefault(_mean_of(who, 0), []).append(row)
     rows = [row for seeds in members.values() for row in ([_mean_row(seeds, taken)] if len(seeds) > 1 else seeds)]
-    points = [set(row.curve("masks")) - {NO_MASKS} for row in rows]
-    pair = _pair(points)
-    words = [set(row.who.decoding) for row in rows]
-    common = set.intersection(*words) if words else set()
+    pair = _pair([set(row.curve("masks")) - {NO_MASKS} for row in rows])
     is_one = len({str(row.who) for row in rows}) == 1
-    shown = [_named(row, [word for word in row.who.decoding if word not in common], is_one=is_one) for row in rows]
-    in_common = [word for word in rows[0].who.decoding if word in common] if rows else []
-    section = Section(_title(setting), _why_apart(setting, main), setting, tuple(shown), ", ".join(in_common), pair)
+    words = without_shared([row.who.decoding for row in rows])
+    shown = [_named(row, own, is_one=is_one) for row, own in zip(rows, words, strict=True)]
+    common = ", ".join(word for word in rows[0].who.decoding if word not in words[0])
+    section = Section(_title(setting), _why_apart(setting, main), setting, tuple(shown), common, pair)
     if setting.asks:
         return replace(section, rows=_ranked(shown, lambda row: at_most(row, pair)))
     by = section.ranked_by
@@ -370,7 +381,7 @@ def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[s
 
 
 def _named(row: Row, words: Sequence[str], *, is_one: bool) -> Row:
-    """With the words that tell it from the others; its checkpoint is in its label unless there is only one."""
+    """The row with its distinguishing `words`. Its label names the checkpoint, unless the section has only one."""
     all_ = ", ".join(words)
     label = all_ if is_one and all_ else ", ".join(filter(None, (str(row.who), all_)))
     settings = dict(word.split("=", 1) for word in words if re.match(r"\w+=", word))
@@ -380,7 +391,7 @@ def _named(row: Row, words: Sequence[str], *, is_one: bool) -> Row:
 
 
 def _marks(who: Who, own: pd.DataFrame) -> dict[str, str]:
-    """That code of others decoded, that blocks hold all masks, and what `mdlm-check` found."""
+    """Marks for decoding by code of others, for blocks that hold all masks, and for findings of `mdlm-check`."""
     guests = [word for word in who.other if is_guest(word)]
     marks = {"guest": f"code of others: {', '.join(guests)}"} if guests else {}
     if all(own["is_one_block"]):
@@ -400,13 +411,13 @@ def _curves(table: pd.DataFrame) -> dict[tuple[str, Series], dict[Any, Estimate]
     return {
         (name, series): curve if name == BENCHMARKS else dict(sorted(curve.items()))
         for (name, series), curve in ordered
-        # Of an experiment beyond a section's setting, one point is what the row says already.
+        # If x is a setting of the suite, a single point is already in the row's other columns.
         if name == BENCHMARKS or len(curve) > 1 or not BY_NAME[name].beyond
     }
 
 
 def _estimate(own: pd.DataFrame) -> Estimate:
-    """Of one point: the mean over its tasks."""
+    """The estimate of one point: the mean over its tasks."""
     own = own.sort_values("task")
     score = mean_of_tasks([*own["share"]]) if all(own["share"]) else None
     facts = own.iloc[0].astype(object)
@@ -417,7 +428,7 @@ def _estimate(own: pd.DataFrame) -> Estimate:
 
 
 def _mean_row(seeds: Sequence[Row], taken: dict[str, int]) -> Row:
-    """Rows that differ in their adapter's seed alone as one, at the points that all of them have."""
+    """The mean of rows that differ only in their adapter's seed, at the points that all of them have."""
     seeds = sorted(seeds, key=lambda row: row.who.adapter)
     who = _mean_of(seeds[0].who, len(seeds))
     curves: dict[tuple[str, Series], dict[Any, Estimate]] = {}
@@ -430,7 +441,7 @@ def _mean_row(seeds: Sequence[Row], taken: dict[str, int]) -> Row:
 
 
 def _mean_estimate(seeds: Sequence[Estimate]) -> Estimate:
-    """An interval over questions is none over seeds."""
+    """The mean of the estimates of several seeds. Without scores it has no interval: theirs are over questions only."""
     scores, parts = [one.score for one in seeds if one.score], [one.decomposition for one in seeds if one.decomposition]
     score = mean_of_seeds(scores) if len(scores) == len(seeds) else None
     costs = {name: _mean([one.costs[name] for one in seeds]) for name in COSTS}
@@ -454,7 +465,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _mean_of(who: Who, n: int) -> Who:
-    """Who the mean of `n` seeds is; with 0, what seeds of one recipe share. A row without a seed is itself."""
+    """The identity of the mean of `n` seeds; with 0, a key that all seeds of a recipe share. Without seeds, `who`."""
     if who.adapter == who.recipe:
         return who
     return replace(who, adapter=f"{who.recipe}, mean of {n} seeds", adapter_weights="")
@@ -467,7 +478,7 @@ def _row_id(who: Who, taken: dict[str, int]) -> str:
 
 
 def _pair(points: Sequence[set[Any]]) -> tuple[int, int]:
-    """2 and 200 masks where any row has both; else the fewest that hold an answer and the most that all rows share."""
+    """2 and 200 masks if any row has both; else the fewest that hold an answer, and the most, that all rows share."""
     if any(set(LOSS_OVER) <= own for own in points):
         return LOSS_OVER
     several = [own for own in points if own] or [set(LOSS_OVER)]
@@ -476,7 +487,7 @@ def _pair(points: Sequence[set[Any]]) -> tuple[int, int]:
 
 
 def _ranked(rows: Iterable[Row], at: Callable[[Row], Estimate | None]) -> tuple[Row, ...]:
-    """By accuracy. Two rows share a rank unless the better differs significantly (Holm)."""
+    """The rows by accuracy, with ranks. Rows share a rank unless the better one differs significantly (Holm)."""
     found = [(row, at(row)) for row in rows]
     found.sort(key=lambda pair: -pair[1].mean if pair[1] and pair[1].is_accuracy else 1.0)
     scored = [(n, one.score) for n, (_, one) in enumerate(found) if one and one.score]
@@ -485,20 +496,20 @@ def _ranked(rows: Iterable[Row], at: Callable[[Row], Estimate | None]) -> tuple[
         return tuple(ordered)
     pairs = np.triu_indices(len(scored), 1)
     differs = holm(comparisons([score for _, score in scored])[pairs])
-    ranks = 1 + np.bincount(pairs[1][differs], minlength=len(scored))  # of a pair the first is better
+    ranks = 1 + np.bincount(pairs[1][differs], minlength=len(scored))  # the first of a pair is better
     for (n, _), rank in zip(scored, ranks, strict=True):
         ordered[n] = replace(ordered[n], rank=f"{rank}{'=' if sum(ranks == rank) > 1 else ''}")
     return tuple(ordered)
 
 
 def at_most(row: Row, pair: tuple[int, int]) -> Estimate | None:
-    """By which a row of the suite is ranked."""
+    """The estimate by which a row of the suite is ranked; None if it has none."""
     curve = row.curve("masks")
     return curve.get(pair[1], curve.get(NO_MASKS))
 
 
 def _with_speeds(section: Section) -> list[Row]:
-    """The rows of benchmarks with what no other setting of the checkpoint beats marked."""
+    """The rows of benchmarks with their speeds, marks and PB90; settings of one checkpoint are compared."""
     found = {row.id: dict(row.benchmarks) for row in section.rows}
     for name in section.benchmark_names:
         rows = [row for row in section.rows if name in row.benchmarks and row.benchmarks[name].is_accuracy]
@@ -510,17 +521,16 @@ def _with_speeds(section: Section) -> list[Row]:
             checkpoints.setdefault(str(row.who), []).append(row)
             if tokens := row.benchmarks[name].tokens_per_evaluation:
                 ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * row.benchmarks[name].mean
-        for own in (own for own in checkpoints.values() if by and len(own) > 1):
-            assert by
-            ones = [row.benchmarks[name] for row in own]
-            speeds = [parallelism.speed_of(one.costs[by] or 0, by) for one in ones]
-            exact = map(is_exact, own)
-            settings = [
-                parallelism.Setting(speed, one.mean, one.score, safe, parallelism.slack_of(by))
-                for one, speed, safe in zip(ones, speeds, exact, strict=True)
-            ]
-            for row, one, mark in zip(own, settings, parallelism.marks(settings), strict=True):
-                found[row.id][name] = replace(found[row.id][name], speed=one.speed, speed_by=by, mark=mark)
+        for own in checkpoints.values():
+            if by is None or len(own) == 1:
+                continue
+            slack, settings = parallelism.slack_of(by), []
+            for row in own:
+                one = row.benchmarks[name]
+                speed = parallelism.speed_of(one.costs[by] or 0, by)
+                settings.append(parallelism.Setting(speed, one.mean, one.score, is_exact(row), slack))
+            for row, setting, mark in zip(own, settings, parallelism.marks(settings), strict=True):
+                found[row.id][name] = replace(found[row.id][name], speed=setting.speed, speed_by=by, mark=mark)
         for way in (way for way in ways.values() if len(way) > 1):
             pb = {quality: parallelism.parallel_bench([*way.values()], quality) for quality in QUALITIES}
             for id in way:
@@ -529,7 +539,7 @@ def _with_speeds(section: Section) -> list[Row]:
 
 
 def is_exact(row: Row) -> bool:
-    """Whether no cache may change an answer, and no code of others may have one."""
+    """Whether answers are exact: there is no approximate cache, nor code of others that might have one."""
     return "guest" not in row.marks and not any(f"cache={name}" in row.who.other for name in approximate_caches())
 
 
@@ -541,7 +551,10 @@ def _way(row: Row) -> tuple[str, ...]:
 
 
 def _distance(setting: Setting) -> tuple[Any, ...]:
-    """How far a setting is from the standard one; questions that need their examples and newer versions first."""
+    """The sort key of a setting: its distance from the standard setting.
+
+    Questions that need their examples, and newer versions, come first.
+    """
     version = [-int(part) for part in re.findall(r"\d+", setting.suite_version or "")]
     return (
         not setting.asks,
@@ -579,7 +592,7 @@ def _title(setting: Setting) -> str:
 
 
 def _why_apart(setting: Setting, main: Setting) -> str:
-    """What forbids a common table with the main one, and with full results of the standard setting."""
+    """The reasons why a setting shares no table with the main one, or with full results of the standard setting."""
     reasons = [f"decoded by a server ({setting.served_by})"] if setting.served_by else []
     reasons += [f"--limit {setting.limit:g} leaves out questions"] if setting.limit is not None else []
     if setting.asks:

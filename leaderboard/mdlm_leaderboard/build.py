@@ -1,4 +1,4 @@
-"""`mdlm-leaderboard build`: result files in, tables, figures and page out."""
+"""`mdlm-leaderboard build`: makes tables, figures and a page from result files."""
 
 import json
 import re
@@ -20,14 +20,14 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import read_folder
 
-_PUBLISHED = Path(__file__).with_name("published.csv")  # what papers state of models that were not measured here
+_PUBLISHED = Path(__file__).with_name("published.csv")  # papers' scores of models that were not measured here
 _OF_ROW = ("model", "adapter", "source", "family", "steps", "unmasking")
-_MOST_FIGURES = 4  # benchmarks of a table
-_MOST_NAMED = 3  # models in a title
+_MOST_FIGURES = 4  # benchmarks of a table that have figures
+_MOST_NAMED = 3  # models that a title names
 
 
 def read_board(results: Path, title: str = "", with_published: bool = False, leave_out: Path | None = None) -> Board:
-    """All result files under `results` as a board. Raises OptionError where there is no usable one."""
+    """The board of all result files under `results`. Raises OptionError if none can be used."""
     scores = scores_of(*read_folder(results, leave_out=leave_out))
     if scores.table.empty:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in scores.refused)
@@ -38,14 +38,21 @@ def read_board(results: Path, title: str = "", with_published: bool = False, lea
 
 
 def _title_of(scores: Scores) -> str:
-    """Names the models, if they are few."""
+    """A title with the models' names, or with their number if there are many."""
     names = [*dict.fromkeys(who.model for who in scores.table["who"])]
     few = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     return f"Results of {few if len(names) <= _MOST_NAMED else f'{len(names)} models'}"
 
 
 class Finding(NamedTuple):
-    """A section's figure without its ending, what it shows, in full too, and what can be said of its numbers, or ""."""
+    """A figure of a section, with the sentence about its numbers.
+
+    title: the benchmark, "" for the suite.
+    sentence: "" if there is nothing to say.
+    stem: the figure's path without ending.
+    shows: its caption.
+    described: the figure in words, for readers who cannot see it.
+    """
 
     section: Section
     title: str
@@ -63,11 +70,11 @@ def build(
     with_samples: bool = False,
     baseline: str = "",
 ) -> Board:
-    """Writes tables, figures and page of `results` into `output`; its old content stays until all is made.
+    """Writes tables, figures and page of `results` into `output`.
 
-    Other people's files in `output` are left alone. `with_samples` adds a page of single questions for each result file
-    with samples beside it. Differences are to the rows with the words of `baseline`. Raises OptionError where nothing
-    can be built.
+    The output of an earlier build stays until everything is made; other files in `output` are not touched.
+    `with_samples` adds a page of single questions for each result file with samples beside it. Differences are to the
+    row with the words of `baseline`. Raises OptionError if nothing can be built.
     """
     from mdlm_leaderboard.figures import Chart, charts_of, draw_charts, headline
     from mdlm_leaderboard.page.write import markdown, write_page
@@ -97,14 +104,14 @@ def build(
         pages = _write_questions(board, folder) if with_samples else {}
         write_page(board, findings, charts, pages, folder, baseline)
         for name in ("figures", "questions"):
-            shutil.rmtree(output / name, ignore_errors=True)  # an earlier build's
+            shutil.rmtree(output / name, ignore_errors=True)  # of an earlier build
         for path in folder.iterdir():
             path.replace(output / path.name)
     return board
 
 
 def _write_questions(board: Board, folder: Path) -> dict[str, str]:
-    """Path of a result file -> its page of questions, of files with samples beside them."""
+    """Writes a page of questions for each result file with samples beside it: path of the file -> path of the page."""
     from mdlm_leaderboard.samples import write_samples
 
     pages = {}
@@ -118,7 +125,7 @@ def _write_questions(board: Board, folder: Path) -> dict[str, str]:
 
 
 def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mapping[str, str]) -> Iterable[Finding]:
-    """A figure of accuracy against speed, and by masks, for each benchmark; with what can be said of its numbers."""
+    """The figures of each benchmark, accuracy against speed and by masks, with sentences about their numbers."""
     from mdlm_leaderboard.figures import save_light_and_dark
     from mdlm_lm_eval.results import plot
 
@@ -142,7 +149,7 @@ def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mappin
 
 
 def points(board: Board) -> pd.DataFrame:
-    """Tidy: one line per number. `measure` is an experiment, with its `series` and `x`, or a column of the board."""
+    """A tidy table, a line per number. `measure` is a column of the board, or an experiment with `series` and `x`."""
     lines = []
     for section in board.sections:
         setting = asdict(section.setting)
@@ -163,12 +170,12 @@ def points(board: Board) -> pd.DataFrame:
 
 
 def _as_text(cell: object) -> object:
-    """A text that a spreadsheet would run as a formula begins with an apostrophe, which says that it is text."""
+    """The cell, with an apostrophe before a text that a spreadsheet would run as a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def _parts(one: Estimate) -> dict[str, float]:
-    """What the first tokens are, where it was recorded."""
+    """The shares of first tokens; empty if they were not recorded."""
     if one.decomposition is None:
         return {}
     shares = {f"share_{name}": share.mean for name, share in one.decomposition.shares.items()}
@@ -176,7 +183,7 @@ def _parts(one: Estimate) -> dict[str, float]:
 
 
 def _json(board: Board) -> str:
-    """The command behind every result file, the files of each row by its `id` in the CSV, and what is not used."""
+    """The command of every result file, the files of each row (by its `id` in the CSV), and the files not used."""
     rows = {row.id: row.files for section in board.sections for row in section.rows}
     commands = {path: command_of(file) for path, file in board.scores.files.items()}
     content = {"title": board.title, "rows": rows, "commands": commands, "refused": board.scores.refused}

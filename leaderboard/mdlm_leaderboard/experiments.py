@@ -1,4 +1,4 @@
-"""The experiments of the few-shot suite: which scores each has, over which axis."""
+"""The experiments of the few-shot suite: the axis of each, and the scores that belong to it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,24 +13,12 @@ Series = str | int
 
 
 @dataclass(frozen=True)
-class SuiteRun:
-    """How one task of the suite was run. `masks` is None where questions differ in their number."""
-
-    task: SuiteTask
-    masks: int | None
-    mask_ratio: float | None
-    fillers: int
-    relevant: int
-    distractors: int
-
-
-@dataclass(frozen=True)
 class Experiment:
-    """One experiment. Its curves are accuracies over `x`, one per series ("" where there is only one).
+    """One experiment. Its curves are accuracies over `x`, one per series ("" if there is only one).
 
     head: an x in words, in the plural.
-    series_words: a series in words.
-    beyond: the setting that x varies; its curves count to the rows of the standard setting.
+    series_words: returns a series in words.
+    beyond: the suite's setting that is x; curves over it belong to the rows of its standard value.
     """
 
     name: str
@@ -41,28 +29,32 @@ class Experiment:
     beyond: str = ""
 
     def at(self, x: int) -> str:
-        """An x in words."""
+        """An x in words, in the singular for 1."""
         words = self.head.format(x)
         return words.removesuffix("s") if x == 1 else words
 
 
-def places_of(run: SuiteRun) -> dict[str, tuple[Series, int]]:
-    """The experiments that a task's score belongs to: name -> its series and x."""
-    task, masks = run.task, run.masks
+def places_of(
+    task: SuiteTask, masks: int | None, mask_ratio: float | None, fillers: int, relevant: int, distractors: int
+) -> dict[str, tuple[Series, int]]:
+    """The experiments that a task's score belongs to: name -> its series and x.
+
+    `masks` is None if questions differ in their number of masks.
+    """
     found: dict[str, tuple[Series, int]] = {}
     if task.is_slot:
-        found["dots"] = "", run.fillers
+        found["dots"] = "", fillers
     if task.question:
         found["positions"] = task.question, task.position or 0
     if task.is_open_ended and task.position is not None and masks is not None:
         found["positions_by_masks"] = masks, task.position
     if task.is_open_ended and task.position is None:
         if masks is not None:
-            found |= {"masks": ("", masks), "relevant": (masks, run.relevant)}
-        if run.mask_ratio is not None:
-            found["distractors"] = f"{100 * run.mask_ratio:g}%", run.distractors
+            found |= {"masks": ("", masks), "relevant": (masks, relevant)}
+        if mask_ratio is not None:
+            found["distractors"] = f"{100 * mask_ratio:g}%", distractors
         elif masks in (NO_MASKS, 2):
-            found["distractors"] = masks, run.distractors
+            found["distractors"] = masks, distractors
     return found
 
 
@@ -73,7 +65,7 @@ def _n_masks(masks: Series) -> str:
 _BLOCK, _AFTER = "number of distractor examples before the block", "after {} distractors"
 _IN_TURN = "Position of the relevant block at each mask count (`mdlm_position`)"
 _WRONG, _RIGHT = "number of distractor examples", "number of relevant examples"
-EXPERIMENTS = (
+_EXPERIMENTS = (
     Experiment("masks", "Masks appended", "number of appended masks", "{} masks"),
     Experiment(
         "positions",
@@ -87,4 +79,4 @@ EXPERIMENTS = (
     Experiment("distractors", _WRONG.capitalize(), _WRONG, "{} distractors", _n_masks, "fewshot_distractors"),
     Experiment("relevant", _RIGHT.capitalize(), _RIGHT, "{} relevant", _n_masks, "fewshot_relevant"),
 )
-BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
+BY_NAME = {experiment.name: experiment for experiment in _EXPERIMENTS}

@@ -1,4 +1,4 @@
-"""The board's figures: what masks cost, and the suite's curves as in the paper's figures."""
+"""The board's figures: the loss to masks, and the suite's curves as in the paper's figures."""
 
 import re
 from collections import Counter
@@ -11,22 +11,21 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mdlm_leaderboard.board import ONE_STEP, Board, Curve, Row, Section, loss
+from mdlm_leaderboard.board import ONE_STEP, Board, Curve, Row, Section
 from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS
-from mdlm_leaderboard.findings import mask_lines, short_name
+from mdlm_leaderboard.findings import loss_of, mask_lines, short_name
 from mdlm_leaderboard.scores import CHANCE, USUAL_WORDING
 from mdlm_lm_eval.results.figure_style import COLUMN_WIDTH, MARKERS, figure_style, log_axis, on_dark, save_figure
 from mdlm_lm_eval.results.files import write_whole
 
 _GREY = "#767676"
 _DASHES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)))
-_LOG_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _MOST_MODELS = 7
-_LEAST_SPAN = 10  # percentage points: less would blow up noise
+_LEAST_SPAN = 10  # percentage points of the axis; a shorter axis would magnify noise
 _LEGEND_LINE = 0.15  # inches
-_LABEL, _HALF = 54, 23  # characters of a line in a legend, and of one in two columns
-_ORDER = ("steps", "unmasking")  # which one step does not have
-# Name, the paper's figures, caption, the experiment of its axis. One step unless the caption says otherwise.
+_LABEL, _HALF = 54, 23  # characters of a line in a legend with one column, and with two
+_ORDER = ("steps", "unmasking")  # settings without meaning for one step
+# Name, the paper's figures, caption, the experiment of the x axis. One step, unless the caption says otherwise.
 _KINDS = (
     ("positions", "1 and 2", "Position of the relevant block and of the question.", "positions"),
     ("masks", "4", "Appended masks.", "masks"),
@@ -41,7 +40,10 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Line:
-    """A curve. Its colour and symbol are a model's or recipe's on the whole page, its dashes stand for `dash` here."""
+    """A curve. `colour` names the model or recipe whose colour and symbol it has, `dash` the meaning of its dashes.
+
+    A model or recipe has one colour and symbol on the whole page; dashes have their meaning in one chart only.
+    """
 
     colour: str
     dash: str
@@ -51,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a figure of one section shows. `stem` is its file without ending; `paper` names the paper's figures."""
+    """The content of one section's figure. `stem` is its path without ending; `paper` names the paper's figures."""
 
     stem: str
     section: Section
@@ -62,20 +64,20 @@ class Chart:
 
     @property
     def curves(self) -> set[int]:
-        """Which curves it shows."""
+        """The identities of its curves."""
         return {id(line.curve) for line in self.lines}
 
     @property
     def described(self) -> str:
-        """The figure in words, for those who cannot see it."""
+        """The figure in words, for readers who cannot see it."""
         return f"{self.caption} Lines: {'; '.join(line.label for line in self.lines)}."
 
 
 def charts_of(board: Board, others: Sequence[Chart] = ()) -> list[Chart]:
-    """Every chart for which a section of the suite has two curves of two points, or one of more.
+    """Every chart for which a section of the suite has two curves with two points, or one curve with more.
 
-    Settings never share one, and none shows only what another or `others` do. Other wordings and draws of the same
-    questions have none: their table is `Wordings`.
+    A chart is left out if another chart, or one of `others`, shows all its curves. Other wordings of the same questions
+    have no charts, since their scores are in the table `Wordings`.
     """
     charts = []
     suite = [one for one in board.sections if one.is_suite]
@@ -129,13 +131,13 @@ def _by_series(experiment: str, rows: Iterable[Row]) -> Iterator[Line]:
 
 
 def _told(row: Row, without: Collection[str] = ()) -> str:
-    """What tells a row from others of its checkpoint."""
+    """The settings that distinguish a row from others of its checkpoint, in words."""
     settings = [f"{name}={value}" for name, value in row.settings.items() if name not in without]
     return ", ".join(filter(None, [*settings, row.shown]))
 
 
 def _labelled(lines: Sequence[Line]) -> Iterator[Line]:
-    """With the parts in which the lines differ."""
+    """The lines, labelled with the parts in which they differ."""
     for line in lines:
         told = [getattr(line, name) for name in ("colour", "dash") if len({getattr(one, name) for one in lines}) > 1]
         yield replace(
@@ -145,13 +147,13 @@ def _labelled(lines: Sequence[Line]) -> Iterator[Line]:
 
 @figure_style()
 def draw_charts(charts: Iterable[Chart], output: Path, colours: Mapping[str, str]) -> None:
-    """Writes every chart below `output` as SVG, PNG and dark SVG, in the colours and symbols of models and recipes."""
+    """Writes every chart below `output` as SVG, PNG and dark SVG. `colours` are those of models and recipes."""
     for chart in charts:
         save_light_and_dark(_drawn(chart, colours), output / chart.stem)
 
 
 def save_light_and_dark(figure: Figure, path: Path) -> None:
-    """Writes `path` as SVG and PNG, and in the folder `dark` beside them the SVG for dark mode."""
+    """Writes `path` as SVG and PNG, and an SVG for dark mode into the folder `dark` beside them."""
     light, _ = save_figure(figure, path)
     write_whole(path.parent / "dark" / light.name, on_dark(light.read_text(encoding="utf-8")))
 
@@ -171,7 +173,7 @@ def _drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
         if chart.experiment == "masks" and NO_MASKS in line.curve:
             axes.axhline(percents[0], **look)
         else:
-            n = list(colours).index(line.colour)  # names of one colour have other symbols
+            n = list(colours).index(line.colour)  # names that share a colour have different symbols
             axes.plot(list(line.curve), percents, marker=MARKERS[(n + n // len(MARKERS)) % len(MARKERS)], **look)
     low, high = _limits([100 * one.mean for line in chart.lines for one in line.curve.values()])
     axes.set_ylim(low, high)
@@ -180,7 +182,7 @@ def _drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     if chart.experiment == "masks":
         counts = sorted({x for line in chart.lines for x in line.curve if x != NO_MASKS}) or [1, 200]
-        log_axis(axes, [tick for tick in _LOG_TICKS if counts[0] <= tick <= counts[-1]] or counts)
+        log_axis(axes)
         axes.set_xlim(counts[0] / 1.15, counts[-1] * 1.15)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True))
@@ -191,18 +193,17 @@ def _drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
 
 
 def _limits(percents: Sequence[float]) -> tuple[float, float]:
-    """Bounds of the axis of accuracies."""
+    """The bounds of the axis of accuracies, in percent."""
     low, high = min(percents), max(percents)
     margin = max(0.06 * (high - low), (_LEAST_SPAN - (high - low)) / 2)
     return max(low - margin, -1), min(high + margin, 101)
 
 
 def headline(section: Section) -> Chart:
-    """What masks cost: a line per checkpoint, named with its loss."""
+    """The chart of the loss to masks: a line per checkpoint, labelled with its loss."""
     lines = []
     for row in mask_lines(section):
-        found = loss(row, section.pair)
-        assert found
+        found = loss_of(row, section)
         seeds = f" ({len(row.seeds)} seeds)" if row.seeds else ""
         cost = f"loss {found.in_words}{'' if found.is_significant else ', not significant'}"
         name = row.who.recipe or row.who.model

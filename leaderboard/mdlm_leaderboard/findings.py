@@ -1,4 +1,4 @@
-"""What the board says in sentences, with the numbers of its tables."""
+"""The board's findings in sentences, with the numbers of its tables."""
 
 from mdlm_leaderboard.board import ONE_STEP, Estimate, Row, Section, is_exact, loss
 from mdlm_leaderboard.scores import Who
@@ -7,24 +7,26 @@ from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.parallelism import TIMES, slack_of
 from mdlm_lm_eval.results.statistics import Interval, difference
 
-_MOST_LINES = 7  # of the figure of masks
+_MOST_LINES = 7  # in the figure of masks
 
 
 def short_name(model: str) -> str:
-    """Without its organisation."""
+    """A model's name without its organisation."""
     return model.rpartition("/")[2]
 
 
 def mask_lines(section: Section) -> list[Row]:
-    """What the figure of masks shows, decoded in one step: the model of the largest loss among those with adapters, and
-    these; or, where no adapter was measured, the models.
+    """The rows of the figure of masks, all decoded in one step.
+
+    These are the model with the largest loss among those with adapters, and its adapters; or all models, if no adapter
+    was measured.
     """
     rows = [row for row in section.rows if row.who.steps in ONE_STEP and loss(row, section.pair)]
     plain = [row for row in rows if not row.who.adapter]
     adapted = {row.id: [one for one in rows if _is_adapted(one.who, row.who)] for row in plain}
     if not any(adapted.values()):
         return plain[:_MOST_LINES]
-    before = max((row for row in plain if adapted[row.id]), key=lambda row: _loss(row, section).mean)
+    before = max((row for row in plain if adapted[row.id]), key=lambda row: loss_of(row, section).mean)
     return [before, *sorted(adapted[before.id], key=lambda row: row.who.adapter)]
 
 
@@ -33,30 +35,33 @@ def _is_adapted(one: Who, base: Who) -> bool:
 
 
 def masks_finding(section: Section) -> str:
-    """What masks cost, before and after fine-tuning, with the numbers of the table; "" without two counts."""
+    """The loss to masks, before and after fine-tuning, in sentences; "" if no row has two mask counts."""
     lines = mask_lines(section)
     if not lines:
         return ""
     few, most = section.pair
     before, *others = lines
     if others and not others[0].who.adapter:
-        least, *_, worst = sorted(lines, key=lambda row: _loss(row, section).mean)
-        low, high = (_loss(row, section).with_significance for row in (least, worst))
+        least, *_, worst = sorted(lines, key=lambda row: loss_of(row, section).mean)
+        low, high = (loss_of(row, section).with_significance for row in (least, worst))
         first = (
             f"Appended masks (from {few} to {most}) cost {short_name(least.who.model)} least: {low} points of accuracy"
         )
         return f"{first}; they cost {short_name(worst.who.model)} most: {high}."
     name = "the built-in model" if before.who.model == BUILT_IN else short_name(before.who.model)
-    cost = f"{_loss(before, section).with_significance} points of accuracy (from {few} to {most} masks)"
+    cost = f"{loss_of(before, section).with_significance} points of accuracy (from {few} to {most} masks)"
     sentence = f"Appended masks cost {name} {cost}."
     if not others:
         return sentence
-    parts = [f"{_adapter(row)}: {_most(row, section)}, loss {_loss(row, section).with_significance}" for row in others]
+    parts = [
+        f"{_adapter(row)}: {_most(row, section)}, loss {loss_of(row, section).with_significance}" for row in others
+    ]
     first = f"Accuracy at {most} masks: {_most(before, section)} before fine-tuning."
     return f"{sentence} {first} After it: {'; '.join(parts)}."
 
 
-def _loss(row: Row, section: Section) -> Interval:
+def loss_of(row: Row, section: Section) -> Interval:
+    """The loss to masks of a row of `mask_lines`."""
     found = loss(row, section.pair)
     assert found
     return found
@@ -71,8 +76,10 @@ def _most(row: Row, section: Section) -> str:
 
 
 def speed_findings(section: Section, name: str) -> list[str]:
-    """Of a benchmark, per checkpoint what the fastest setting on each frontier, of exact answers and of those with an
-    approximate cache, gains and costs against the best exact one; nothing where that is not significant.
+    """Compares, for each checkpoint, the fastest setting on a frontier of a benchmark with the best exact setting.
+
+    There are two frontiers: of exact settings, and of the others (approximate caches and guests). Differences that are
+    not significant have no sentence.
     """
     sentences = []
     rows = [row for row in section.rows if name in row.benchmarks and row.benchmarks[name].speed]
@@ -87,7 +94,7 @@ def speed_findings(section: Section, name: str) -> list[str]:
 
 
 def _gain(slow: Row, best: Estimate, fast: Row, other: Estimate) -> list[str]:
-    """In a sentence, if the second is faster and its score differs."""
+    """A sentence about the second setting, if it is faster and its score differs significantly."""
     if not best.score or not other.score or other.speed <= slack_of(best.speed_by) * best.speed:
         return []
     found = difference(*sorted((best.score, other.score), key=lambda score: score.mean)).scaled(100)

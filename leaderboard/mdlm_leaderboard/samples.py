@@ -1,6 +1,6 @@
-"""`mdlm-leaderboard samples`: the questions of one or two results on a static page, with how their answers came to be.
+"""`mdlm-leaderboard samples`: a static page of the questions of one or two results, with their answers and traces.
 
-Reads lm-eval's `--log_samples` beside the results, and in these what `trace=true` recorded. No model is loaded.
+Reads the files of lm-eval's `--log_samples` beside the results, and the traces of `trace=true`. Loads no model.
 """
 
 import base64
@@ -25,9 +25,9 @@ Key = tuple[str, int, str]
 
 
 def write_samples(paths: Sequence[Path], output: Path) -> int:
-    """Writes the page of the questions that all results (a file, or a folder's newest) have, and returns their number.
+    """Writes a page of the questions that all results have, and returns their number.
 
-    Raises UnusableFile where there is none, or a file cannot be read.
+    A folder stands for its newest file. Raises UnusableFile if there is no question, or a file cannot be read.
     """
     files = [read_chosen_file(path) for path in paths]
     runs = [_questions_of(file) for file in files]
@@ -46,7 +46,7 @@ def write_samples(paths: Sequence[Path], output: Path) -> int:
             {"task": key[0], "id": key[1], **runs[0][key][0], "runs": [run[key][1] for run in runs]} for key in shared
         ],
     }
-    # Packed: a fourth of the size, and no text of a model stands in the page as it is.
+    # Packing saves three quarters of the size, and keeps texts of models out of the page's HTML.
     packed = base64.b64encode(gzip.compress(json.dumps(content).encode(), mtime=0)).decode("ascii")
     output.mkdir(parents=True, exist_ok=True)
     title = "Questions of " + " and ".join(names)
@@ -55,17 +55,17 @@ def write_samples(paths: Sequence[Path], output: Path) -> int:
 
 
 def _questions_of(file: ResultFile) -> dict[Key, tuple[dict[str, Any], dict[str, Any]]]:
-    """What is asked, and what this run answered, of every question with a sample beside the file."""
+    """Each question with a sample beside the file -> the question's texts, and this run's answers."""
     found: dict[Key, tuple[dict[str, Any], dict[str, Any]]] = {}
     for name in file.tasks:
         path = samples_path(file.place, name)
         traces = defaultdict(list)
         for trace in _recorded(file, name).get("trace") or ():
-            traces[trace.get("prompt_hash")].append(trace)  # numbers of documents are others under --samples
+            traces[trace.get("prompt_hash")].append(trace)  # with --samples, documents have other numbers
         for sample in read_samples(path, _ANSWERED) if path else ():
             key = (name, sample["doc_id"], sample["doc_hash"])
             scores = {f"{metric},{sample['filter']}": value for metric, value in metrics_of(sample).items()}
-            if key in found:  # the same answers behind another filter
+            if key in found:  # the same answers after another filter
                 found[key][1]["scores"] |= scores
             else:
                 found[key] = _asked(sample), _answered(sample, traces[sample.get("prompt_hash")]) | {"scores": scores}
@@ -78,7 +78,7 @@ def _recorded(file: ResultFile, task: str) -> Mapping[str, Any]:
 
 
 def _asked(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """The prompts, one for all answers where they are the same; the target; of choices, their texts."""
+    """The different prompts of a question, its target, and the texts of its choices, if it has any."""
     arguments = [[*one.values()] for one in sample["arguments"].values()]
     choices = [str(one[1]) for one in arguments if len(one) > 1 and isinstance(one[1], str)]
     prompts = [*dict.fromkeys(str(one[0]) for one in arguments if one)]
@@ -86,7 +86,7 @@ def _asked(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answered(sample: Mapping[str, Any], traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Texts, each with its trace where it has one; of choices, log-likelihoods."""
+    """The texts of the answers, each with its trace or None; for choices, their log-likelihoods."""
     if all(isinstance(one, list) for of_request in sample["resps"] for one in of_request):
         return {"log_likelihoods": [float(of_request[0][0]) for of_request in sample["resps"]]}
     texts = [str(one) for of_request in sample["resps"] for one in of_request]

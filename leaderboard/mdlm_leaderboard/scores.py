@@ -1,4 +1,4 @@
-"""Result files as one table of scores: every number with the row of the board that it counts to."""
+"""Makes one table of scores from result files: every number with the row of the board that it belongs to."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, SuiteRun, places_of
+from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, places_of
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
@@ -23,19 +23,21 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 USUAL_WORDING: dict[str, Any] = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
 CHANCE = 100 / 3  # percent, of three options
-TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
-PARALLEL = "mdlm_parallel"  # the group that ParallelBench's PB90 is stated of
-BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
+TOLERANCE = 1e-9  # equal means may differ by the order of float sums
+PARALLEL = "mdlm_parallel"  # the group that has ParallelBench's PB90
+BENCHMARKS = "benchmarks"  # the experiment of all tasks outside the suite
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
 _FROM_FRAME = "file task score low high n is_accuracy machine share pairs check is_one_block".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What must be equal for two scores to share a table. `asks` is the suite's family of questions, "" for benchmarks.
+    """The facts that must be equal for two scores to share a table.
 
-    `group` is a generated group beside the suite, `limit` lm-eval's `--limit`, None for all questions, `served_by` an
-    engine that decoded, "" for this package.
+    asks: the suite's family of questions, "" for benchmarks.
+    limit: lm-eval's `--limit`, None for all questions.
+    served_by: the engine that decoded, "" for this package.
+    group: a generated group beside the suite, "" for other tasks.
     """
 
     asks: str = ""
@@ -54,9 +56,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Who:
-    """A row of the board: checkpoint, adapter and way of decoding. `other` are settings that are not the defaults.
+    """The identity of a row of the board: checkpoint, adapter and way of decoding.
 
-    `weights` and `adapter_weights` are digests ("" unknown), which tell apart checkpoints of one name.
+    `weights` and `adapter_weights` are digests, which distinguish checkpoints of one name ("" if unknown). `other` are
+    further settings that differ from the defaults.
     """
 
     model: str
@@ -76,7 +79,7 @@ class Who:
 
     @property
     def decoding(self) -> tuple[str, ...]:
-        """Everything that tells the row from others of its checkpoint, in words."""
+        """All settings that may distinguish the row from others of its checkpoint, in words."""
         steps = f"steps={self.steps}" if self.steps.isdecimal() else self.steps
         return tuple(filter(None, (steps, self.unmasking and f"unmasking={self.unmasking}", *self.other)))
 
@@ -86,9 +89,11 @@ class Who:
 
 @dataclass(frozen=True)
 class Scores:
-    """`table` has one line per score: its row (`who`, `setting`), experiment, series and x, its task, where it is from.
+    """All scores of some result files.
 
-    `refused` are files and scores that are in no table, each with its reason.
+    table: one line per score, with its row (`who`, `setting`), experiment, series, x, task and file.
+    files: the result files by their paths.
+    refused: files and scores that are in no table, each with its reason.
     """
 
     table: pd.DataFrame
@@ -97,7 +102,7 @@ class Scores:
 
 
 def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Scores:
-    """All scores of the files. Of two that disagree on a score neither is used, of two that agree the first is."""
+    """All scores of the files. If two files have the same score, the first is used; if they disagree, neither is."""
     refused, by_path = list(left_out.items()), {}
     lines: list[dict[str, Any]] = []
     for file in files:
@@ -123,7 +128,7 @@ def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Score
     table = table[~table["place"].isin(disputed)].drop_duplicates(["place", "task"])
     is_benchmark, n_tasks = table["experiment"] == BENCHMARKS, table.groupby("place")["task"].transform("size")
     partial = ~is_benchmark & (n_tasks != len(task_names()))
-    # Tasks of the suite that are whole nowhere are shown as any other benchmark is.
+    # Tasks of the suite in cells with fewer than 16 tasks are shown like any other benchmark.
     shown = {*zip(table.loc[partial, "file"], table.loc[partial, "name"], strict=True)}
     is_shown = [
         not suite_task(one.name) or (one.file, one.name) in shown for one in table[is_benchmark].itertuples(False)
@@ -132,9 +137,9 @@ def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Score
 
 
 def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[dict[str, Any]]:
-    """One line per score and place. Raises UnusableFile where the file as a whole cannot be used.
+    """One line per score and place. Raises UnusableFile if the file as a whole cannot be used.
 
-    Scores that cannot be used go to `refused`.
+    Single scores that cannot be used are added to `refused`.
     """
     for result in file.tasks.values():
         if file.limit is None and result.n_questions != result.n_original:
@@ -171,28 +176,28 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
 
 @cache
 def autoregressive_kinds() -> frozenset[str]:
-    """lm-eval's own models; other names may be diffusion models whose mask count is unknown."""
+    """The names of lm-eval's own models. Models with other names may be diffusion models with an unknown mask count."""
     from lm_eval.models import MODEL_MAPPING
 
     return frozenset(MODEL_MAPPING) - {"mdlm", "mdlm-server", "dummy"}
 
 
 def who_of(file: ResultFile) -> Who:
-    """The checkpoint that a file names. Files in a folder `submitted` were not measured by this board's owners."""
-    mdlm, settings = file.mdlm or {}, file.sweep.get("settings") or {}
+    """The checkpoint of a file. Files in a folder `submitted` were not measured by the board's owners."""
+    mdlm = file.mdlm or {}
     is_autoregressive = file.mdlm is None and file.model_kind in autoregressive_kinds()
     return Who(
         model=file.model,
         adapter=file.adapter or "",
-        weights=str(mdlm.get("weights") or settings.get("weights") or ""),
-        adapter_weights=str(mdlm.get("adapter_weights") or settings.get("adapter_weights") or ""),
+        weights=str(mdlm.get("weights") or ""),
+        adapter_weights=str(mdlm.get("adapter_weights") or ""),
         family=mdlm.get("family") or (AUTOREGRESSIVE if is_autoregressive else file.model_kind),
         source="submitted" if "submitted" in PurePosixPath(file.path).parts else "measured here",
     )
 
 
 def _line(row: Mapping[str, Any], **place: Any) -> dict[str, Any]:
-    """A score with its place on the board; `row` is that of its file's table."""
+    """A line of the table of scores: some facts of `row`, which is a row of `rows_of`, and the score's place."""
     facts = {name: row[name] for name in (*_FROM_FRAME, *COSTS)} | {"row": row}
     return facts | dict.fromkeys(("note", "bound", "tokens_per_evaluation")) | place
 
@@ -206,18 +211,18 @@ def _suite_lines(file: ResultFile, row: Mapping[str, Any], task: SuiteTask) -> I
     }
     ratio, (low, high) = result.options.get("mask_ratio"), result.effective.get("asked_masks", (NO_MASKS, NO_MASKS))
     masks, fillers = low if low == high and ratio is None else None, result.options.get("n_fillers") or 0
-    run = SuiteRun(task, masks, ratio, fillers, given["fewshot_relevant"], given["fewshot_distractors"])
+    places = places_of(task, masks, ratio, fillers, given["fewshot_relevant"], given["fewshot_distractors"])
     facts: dict[str, Any] = {name: getattr(file, name) for name in ("served_by", "limit", "chat_template")}
     setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
     of_task = {"name": result.name, "task": task.task, "result": result, "who": _suite_who(file, result, task)}
-    for name, (series, x) in places_of(run).items():
+    for name, (series, x) in places.items():
         beyond = BY_NAME[name].beyond
         standard: dict[str, Any] = {beyond: DEFAULT_SETTINGS[beyond]} if beyond else {}
         yield _line(row, **of_task, experiment=name, setting=replace(setting, **standard), series=series, x=x)
 
 
 def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
-    """In one step no order is left to choose, so there is no `unmasking` then."""
+    """The row of a score of the suite. With one step, it has no `unmasking`: there is no order to choose."""
     who, without = who_of(file), MASKS | {"steps", "steps_per_block", "unmasking"}
     other = [word for word in setting_of(file, result, without=without) if word != "chat template"]
     if file.mdlm is None:
@@ -233,14 +238,14 @@ def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
 
 
 def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
-    """The number asked for; where none was, or where it may not count, the number taken."""
+    """The number of steps that was asked for, or the number taken if none was asked for or it may have no effect."""
     options, asked = result.options, result.options.get("steps", UNKNOWN)
     if any(options.get(name) not in (None, UNKNOWN) for name in PARALLEL_RULES):
         return "by confidence"
-    if "steps" not in result.effective:  # of a server, which does not count them
+    if "steps" not in result.effective:  # a server does not count steps
         return "" if asked == UNKNOWN else str(asked)
     taken = result.effective["steps"][1]
-    if "masks_in_block" in result.effective:  # a block-diffusion model takes more steps where it sees no more masks
+    if "masks_in_block" in result.effective:  # a block-diffusion model takes more steps, but sees no more masks
         if options.get("steps_per_block") is not None:
             return f"{options['steps_per_block']} per block"
         return str(result.effective.get("returned_tokens", (0, taken))[1] if asked == "auto" else asked)
@@ -249,9 +254,9 @@ def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
 
 
 def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collection[str]) -> Iterable[dict[str, Any]]:
-    """Of groups that have a score of their own, and of tasks in none of them; of the suite the `partial` ones.
+    """The lines of groups with a score, of tasks in no such group, and of the suite's tasks in `partial`.
 
-    Generated groups have tables of their own, with all of their tasks.
+    Generated groups have tables of their own, with all their tasks.
     """
     result = {**file.tasks, **file.group_results}[row["task"]]
     of_suite = any(map(suite_task, file.groups.get(result.name, [result.name])))
@@ -285,50 +290,49 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
 
 
 def _per_evaluation(file: ResultFile) -> float | None:
-    """Tokens asked for per forward pass, those behind an EOS too, averaged over the tasks of `mdlm_parallel`."""
+    """Tokens asked for per forward pass (also those after an EOS), averaged over the tasks of `mdlm_parallel`.
+
+    None if a task has no record of them.
+    """
     costs = [file.tasks[name].cost for name in leaves(PARALLEL, file.groups)]
     known = all(cost.get("forward_passes") and cost.get("written_tokens") for cost in costs)
     return fmean(cost["written_tokens"] / cost["forward_passes"] for cost in costs) if known else None
 
 
 def _bound(result: TaskResult) -> str:
-    """What an ideal model can reach that draws k tokens a step independently, for every `bound_k` below 1."""
+    """The best score of independent draws of k tokens per step, for every `bound_k` below 1, in words."""
     found = {name.partition(",")[0].removeprefix("bound_"): score for name, score in result.metrics.items()}
     return ", ".join(f"{100 * one:.1f} at {k}" for k, one in found.items() if k.isdecimal() and one < 1)
 
 
 def _with_hashes(table: pd.DataFrame) -> pd.DataFrame:
-    """Gives scores of other models, which record no suite hash, that of the only suite state with their setting."""
-    known: dict[Setting, set[str]] = {}
-    for setting in table["setting"].unique():
-        if setting.suite_hash:
-            known.setdefault(replace(setting, suite_hash=None), set()).add(setting.suite_hash)
-    only = {one: replace(one, suite_hash=next(iter(found))) for one, found in known.items() if len(found) == 1}
+    """Other models record no suite hash. This gives their scores the hash of their setting, if it has only one."""
+    hashed = {one: replace(one, suite_hash=None) for one in table["setting"].unique() if one.suite_hash}
+    n_hashes = Counter(hashed.values())
+    only = {without: one for one, without in hashed.items() if n_hashes[without] == 1}
     return table.assign(setting=[only.get(setting, setting) for setting in table["setting"]])
 
 
 def _with_names(table: pd.DataFrame) -> pd.DataFrame:
-    """Where two checkpoints or adapters of other weights have one name, the weights' digest follows it."""
+    """Appends the weights' digest to names that checkpoints or adapters with different weights share."""
     found = set(table["who"])
-    weights: dict[tuple[str, ...], set[str]] = {}
+    of_models = {(one.model, one.weights) for one in found if one.weights}
+    of_adapters = {(one.model, one.adapter, one.adapter_weights) for one in found if one.adapter_weights}
+    n_models = Counter(model for model, _ in of_models)
+    n_adapters = Counter((model, adapter) for model, adapter, _ in of_adapters)
+    names = {}
     for one in found:
-        weights.setdefault((one.model,), set()).update({one.weights} - {""})
-        weights.setdefault((one.model, one.adapter), set()).update({one.adapter_weights} - {""})
-
-    def named(one: Who) -> Who:
-        model = f"{one.model} ({one.weights[:7]})" if len(weights[one.model,]) > 1 and one.weights else one.model
-        is_one = len(weights[one.model, one.adapter]) < 2 or not one.adapter_weights
-        adapter = one.adapter if is_one else f"{one.adapter} ({one.adapter_weights[:7]})"
-        return replace(one, model=model, adapter=adapter)
-
-    names = {one: named(one) for one in found}
+        model = f" ({one.weights[:7]})" if one.weights and n_models[one.model] > 1 else ""
+        has_others = one.adapter_weights and n_adapters[one.model, one.adapter] > 1
+        adapter = f" ({one.adapter_weights[:7]})" if has_others else ""
+        names[one] = replace(one, model=one.model + model, adapter=one.adapter + adapter)
     return table.assign(who=[names[one] for one in table["who"]])
 
 
 def command_of(file: ResultFile) -> str:
-    """The sweep's command where the file names it, else the `lm_eval` command that its settings amount to."""
-    if file.sweep.get("command"):
-        return str(file.sweep["command"])
+    """The command of the sweep that made the file, or the `lm_eval` command that is equal to its settings."""
+    if command := (file.config.get("mdlm_sweep") or {}).get("command"):
+        return str(command)
     inside = {member for members in file.groups.values() for member in members}
     outermost = [group for group in file.groups if group not in inside]
     first, seeds = next(iter(file.tasks.values())), tuple(file.config.get(name) for name in _SEEDS)

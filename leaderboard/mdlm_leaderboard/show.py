@@ -16,13 +16,13 @@ from mdlm_lm_eval.results.in_words import (
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, read_chosen_file
 from mdlm_lm_eval.results.samples import pair_accuracies, samples_path, scores_by_question, unparsed_answers
 
-_MOST = 4  # scores named; the file has all
-# Unknown settings that are named; others mean little where these are unknown.
+_MOST = 4  # scores that are named
+# Unknown settings that are named. The others are only counted: they mean little if these are unknown.
 _TELLING = ("n_masks", "steps", "block_length", "unmasking", "confidence_threshold", "sampler", "cache")
 
 
 def show(path: Path) -> list[str]:
-    """Score, settings in effect, speed, audit (if any) and place of a file, or of a folder's newest.
+    """The lines about a file, or a folder's newest file: score, settings in effect, speed, audit if any, and path.
 
     Raises UnusableFile.
     """
@@ -52,9 +52,10 @@ def _scores(file: ResultFile, frame: pd.DataFrame) -> str:
 
 
 def _endings(file: ResultFile) -> list[str]:
-    """Of answers of several tokens, the shares that end at once or within thinking, where any do."""
+    """The shares of answers that end at once or within thinking, for tasks with answers of several tokens."""
     return [
-        f"{100 * n / sum(task.n_answers for task in file.tasks_of(result)):.1f}% of {result.name} end {how}"
+        f"{100 * n / sum(task.n_questions * task.repeats for task in file.tasks_of(result)):.1f}% of {result.name} "
+        f"end {how}"
         for result in file.top
         if result.has_several_tokens
         for name, how in (("at_once", "at once"), ("unfinished_thinking", "before thinking does"))
@@ -63,7 +64,7 @@ def _endings(file: ResultFile) -> list[str]:
 
 
 def _settings(file: ResultFile) -> str:
-    """In effect: masks, steps, block, cache, template, then whatever else is not the default."""
+    """The masks, steps, block length, cache and chat template in effect, then other settings that are no defaults."""
     first = file.top[0]
     unknown = [name for name, value in first.options.items() if value == UNKNOWN]
     telling = [name for name in unknown if name in _TELLING]
@@ -78,7 +79,7 @@ def _settings(file: ResultFile) -> str:
 
 
 def _unparsed(file: ResultFile) -> str:
-    """How many answers the tasks' filters found nothing in, of tasks whose samples are beside the file."""
+    """The numbers of answers in which a task's filter found nothing, for tasks with samples beside the file."""
     paths = {name: samples_path(file.place, name) for name in file.tasks}
     counts = {(name, how): n for name, path in paths.items() if path for how, n in unparsed_answers(path).items()}
     return ", ".join(f"{n} answers of {name} ({how})" for (name, how), n in sorted(counts.items()))

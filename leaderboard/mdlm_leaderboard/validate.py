@@ -1,4 +1,4 @@
-"""`mdlm-leaderboard validate`: what prevents a submission."""
+"""`mdlm-leaderboard validate`: finds the problems that prevent a submission."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,13 +10,13 @@ from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, re
 from mdlm_lm_eval.results.suite import current_version, suite_task, task_names
 from mdlm_lm_eval.tasks import questions, rule_sets
 
-# What `--model mdlm` records, without which nobody could run it again or tell checkpoints apart.
+# Records of `--model mdlm` that others need to repeat a run and to distinguish checkpoints.
 _RECORDED = ("decoding", "likelihood", "family", "pretrained", "weights", "package_version", "device", "task_suite")
 _OF_SERVER = ("settings", "family", "pretrained", "package_version", "task_suite")  # it holds the weights
 
 
 def problems_of(path: Path) -> list[str]:
-    """Every problem in one sentence; an empty list for a file that can be submitted."""
+    """The problems of a file, each as one sentence; an empty list if it can be submitted."""
     left_out: list[tuple[str, str]] = []
     try:
         file = read_result_file(path)
@@ -29,8 +29,6 @@ def problems_of(path: Path) -> list[str]:
 def _problems(file: ResultFile) -> Iterator[str]:
     if file.limit is not None:
         yield f"--limit {file.limit:g} leaves out questions; a submission answers all"
-    if not file.date:
-        yield "names no date"
     if file.mdlm is None and file.model == file.model_kind:
         yield "names no model; run it with --model_args pretrained=..."
     by_group: dict[str, dict[str, TaskResult]] = {}

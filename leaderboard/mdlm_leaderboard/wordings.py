@@ -1,4 +1,4 @@
-"""How rows of the suite hold up when the prompts are worded otherwise: templates and draws of examples."""
+"""Compares the suite's rows under several prompt templates and draws of examples."""
 
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -7,16 +7,18 @@ from statistics import fmean
 import pandas as pd
 
 from mdlm_leaderboard.scores import CHANCE, USUAL_WORDING, Scores, Who
+from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.statistics import Interval, mean_of_tasks, t_interval
 
 
 @dataclass(frozen=True)
 class Wordings:
-    """Rows that answered the same questions under the same templates and seeds, at one number of masks; best first.
+    """Rows that answered the same questions under the same templates and seeds, at one number of masks.
 
-    `scores` are accuracies in percent, a row of the board by templates in their order, means over tasks and seeds.
-    `read` are the templates in which the interval of any row is above chance: where none is, a ranking says which row
-    fails differently.
+    n_seeds: the number of draws of examples.
+    scores: accuracies in percent, [rows of the board, templates], means over tasks and seeds; the best row first.
+    read: the templates in which the interval of any row is above chance. The others do not rank rows, since all rows
+        fail there.
     """
 
     title: str
@@ -26,19 +28,19 @@ class Wordings:
 
     @property
     def rows(self) -> dict[str, list[float]]:
-        """Mean over templates, worst, spread (the best minus the worst), then one per template."""
+        """Row -> mean over templates, worst score, spread (best minus worst), then the score of each template."""
         return {name: [own.mean(), own.min(), own.max() - own.min(), *own] for name, own in self.scores.iterrows()}
 
     @property
     def taus(self) -> list[float]:
-        """Kendall's tau between the rankings by every two templates that are read."""
+        """Kendall's tau between the rankings by each two templates of `read`."""
         from scipy.stats import kendalltau  # takes long to import
 
         return [float(kendalltau(self.scores[a], self.scores[b]).statistic) for a, b in combinations(self.read, 2)]
 
     @property
     def neighbours(self) -> list[tuple[str, str, float, Interval]]:
-        """Each row and the next: the share of templates in which the first is better, and its lead in points."""
+        """Each row, the next, the share of templates in which the first is better, and its lead in points."""
         found = []
         for (name, first), (next_name, second) in pairwise(self.scores.iterrows()):
             leads = (first - second).tolist()
@@ -47,7 +49,7 @@ class Wordings:
 
     @property
     def in_words(self) -> str:
-        """How far the rankings agree."""
+        """The number of templates, and Kendall's tau between the rankings."""
         found = [tau for tau in self.taus if tau == tau]
         above = f"; a row is above chance in {', '.join(map(str, self.read)) or 'none'}"
         mean = f"{above}, and Kendall's tau between rankings by these is {fmean(found):.2f}" if found else above
@@ -57,9 +59,9 @@ class Wordings:
 
 
 def wordings_of(scores: Scores) -> list[Wordings]:
-    """A table for every setting that was run under several templates, and number of masks in it.
+    """A table for every setting and number of masks that was run under several templates.
 
-    Only templates and seeds that all of its rows have count, so that each row is asked the same.
+    Only templates and seeds that all rows have are used, so that all rows answer the same questions.
     """
     table = scores.table
     found = table[table["experiment"] == "masks"]
@@ -81,6 +83,7 @@ def wordings_of(scores: Scores) -> list[Wordings]:
 
 
 def _read(table: pd.DataFrame) -> tuple[int, ...]:
+    """The `read` of `Wordings`."""
     found = set()
     for (_, template), own in table.groupby(["who", "template"], sort=False):
         if (mean_of_tasks([*own["share"]]).interval.low or 0) > CHANCE / 100:
@@ -89,10 +92,11 @@ def _read(table: pd.DataFrame) -> tuple[int, ...]:
 
 
 def _by_template(table: pd.DataFrame) -> pd.DataFrame:
-    """The scores of `Wordings`; names leave out the settings that all rows share."""
+    """The `scores` of `Wordings`; names of rows leave out the settings that all rows share."""
     who: list[Who] = [*dict.fromkeys(table["who"])]
-    common = set.intersection(*(set(one.decoding) for one in who)) if len(who) > 1 else set()
-    names = {one: ", ".join([str(one), *(word for word in one.decoding if word not in common)]) for one in who}
+    decodings = [one.decoding for one in who]
+    words = without_shared(decodings) if len(who) > 1 else decodings
+    names = {one: ", ".join([str(one), *own]) for one, own in zip(who, words, strict=True)}
     by_template = table.groupby([table["who"].map(names), "template"], sort=False)["score"].mean() * 100
     scores = by_template.unstack().sort_index(axis=1)
     return scores.loc[scores.mean(axis=1).sort_values(ascending=False).index]

@@ -1,6 +1,6 @@
-"""What a result holds: reading it back as a table, and the statistics of its scores.
+"""Reads results as a table, and computes the statistics of their scores.
 
-Neither torch nor transformers is imported here, so that commands which only read results start at once.
+This room imports neither torch nor transformers, so that commands that only read results start at once.
 """
 
 TYPE_CHECKING = False
@@ -16,5 +16,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    # With pandas, which takes longer to import than `--help` may.
+    # Both import pandas, which would slow down `--help`.
     return import_module(f"{__name__}.plot") if name == "plot" else import_module(f"{__name__}.frame").load

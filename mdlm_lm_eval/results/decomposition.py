@@ -1,6 +1,6 @@
-"""What a single-token score is made of: reading, format and the end of text, from what was recorded of first tokens.
+"""Splits a single-token score into reading, format and the end of text, from the recorded first tokens.
 
-Shares are of the likeliest token in the pass that filled the slot, before any ban.
+All shares are about the likeliest token in the pass that filled the slot, before any token was banned.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,16 +10,16 @@ from statistics import fmean
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.statistics import Score, mean_of_seeds, score_of_sets
 
-#: Share -> the letters of `labels.LabelTokens.letter` that count to it.
+#: Share -> the letters of `labels.LabelTokens.letter` that it counts.
 SHARES = {
     "decoded": "R",  # the right label is the likeliest token
-    "among_labels": "RETO",  # it is the likeliest label
+    "among_labels": "RETO",  # the right label is the likeliest label
     "label": "RWL",  # any label is the likeliest token
     "eos": "Ee",
     "end_of_turn": "Tt",
     "other": "Oo",
 }
-#: What sentences and cards call them.
+#: Share -> its name in sentences and cards.
 WORDS = {
     "decoded": "as decoded",
     "among_labels": "among letters",
@@ -27,14 +27,14 @@ WORDS = {
     "end_of_turn": "end of turn",
     "other": "other tokens",
 }
-_OF_ANSWER = ("decoded", "among_labels")  # where the right label is known
+_OF_ANSWER = ("decoded", "among_labels")  # need the right label
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Shares of some tasks' questions by their name in `SHARES`, and the mean entropy of the first token in nats.
+    """The shares of `SHARES` over some tasks' questions, and the mean entropy of the first token in nats.
 
-    `decoded` and `among_labels` are missing where the right label is not known.
+    `decoded` and `among_labels` are missing if the right label is not known.
     """
 
     shares: Mapping[str, Score]
@@ -42,7 +42,7 @@ class Decomposition:
 
     @property
     def in_words(self) -> str:
-        """Such as "4.7% as decoded, 68.1% among letters, 95% EOS"; ends and other tokens only where there are any."""
+        """The shares, such as "4.7% as decoded, 68.1% among letters, 95% EOS"; ends and other tokens if any occur."""
         words = []
         for name, said in WORDS.items():
             percent = 100 * self.shares[name].mean if name in self.shares else 0.0
@@ -54,7 +54,7 @@ class Decomposition:
 
 
 def decomposition_of(tasks: Sequence[TaskResult]) -> Decomposition | None:
-    """Of tasks together, each of which counts the same; None where one has no record of its first tokens."""
+    """The decomposition of several tasks, each with the same weight; None if one has no record of first tokens."""
     recorded = [task.first_token for task in tasks]
     if not recorded or not all(one.get("letters") for one in recorded):
         return None
@@ -68,13 +68,13 @@ def decomposition_of(tasks: Sequence[TaskResult]) -> Decomposition | None:
 
 
 def over_seeds(found: Sequence[Decomposition]) -> Decomposition:
-    """The mean of several seeds."""
+    """The mean of the decompositions of several training seeds."""
     shares = {name: mean_of_seeds([one.shares[name] for one in found]) for name in found[0].shares}
     return Decomposition(shares, fmean(one.entropy for one in found))
 
 
 def said_of(file: ResultFile) -> list[str]:
-    """Of every group and task at the top of a file whose first tokens are recorded, its masks and its decomposition."""
+    """A line for each top group or task of a file with recorded first tokens: its masks and its decomposition."""
     lines = {}
     for result in file.top:
         found = decomposition_of(file.tasks_of(result))

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Writes files and folders whole or not at all, and reads JSON."""
 
 import json
 import os
@@ -15,7 +15,7 @@ class UnusableFile(ValueError):
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds. Raises UnusableFile where it cannot be read or is cut off."""
+    """The content of a JSON file. Raises UnusableFile if it cannot be read or is cut off."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -23,9 +23,9 @@ def read_json(path: Path) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes `text`, or leaves what was there."""
+    """Writes `text` into a file. If this fails, the file's old content stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{uuid4().hex}.part")  # processes in containers have the same ids
+    scratch = path.with_name(f".{uuid4().hex}.part")  # a process id would not do: processes in containers share them
     try:
         scratch.write_text(text, encoding="utf-8", newline="\n")
         os.replace(scratch, path)
@@ -35,7 +35,10 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A new folder that replaces `path` if the block ends well; what a killed process left of its own is removed."""
+    """Gives an empty folder, which replaces `path` if the block ends without an error.
+
+    Removes the unfinished folder of an earlier process that was killed.
+    """
     scratch, old = (path.with_name(f".{path.name}.{kind}") for kind in ("unfinished", "old"))
     for left in (scratch, old):
         shutil.rmtree(left, ignore_errors=True)

@@ -15,7 +15,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.in_words import check_in_words
 from mdlm_lm_eval.results.recorded import LARGEST
 from mdlm_lm_eval.results.result_file import (
-    RENAMED,
+    OLD_SAMPLER,
     UNKNOWN,
     ResultFile,
     TaskResult,
@@ -26,10 +26,10 @@ from mdlm_lm_eval.results.samples import Answer, pair_accuracies, scores_by_ques
 from mdlm_lm_eval.results.statistics import Score, mean_of_tasks, score_of_sets, score_of_tasks
 from mdlm_lm_eval.results.suite import SUITE_METRIC, suite_task
 
-# Options that say how many masks or fillers there are: axes of figures, and no part of `setting_without_masks`.
+# Options that set the number of masks or fillers: they are axes of figures, and no part of `setting_without_masks`.
 MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
-# What answers took, and its head in tables. Positions are those that went through the layers, per token of the answer:
-# unlike passes they credit caches, and unlike seconds they are the same on every machine.
+# The costs of answers, and their heads in tables. Positions are those that went through the layers, per token of the
+# answer: unlike passes they credit caches, and unlike seconds they are the same on every machine.
 COSTS = {
     "tokens_per_pass": "tokens per pass",
     "tokens_per_second": "tokens per second",
@@ -37,9 +37,9 @@ COSTS = {
     "seconds": "seconds per question",
     "memory_gib": "memory (GiB)",
 }
-ONE_BLOCK = "one block, as any longer"  # of results whose blocks hold all masks: longer ones decode alike
+ONE_BLOCK = "one block, as any longer"  # marks results whose blocks hold all masks: longer blocks decode alike
 _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
-# Model arguments that change no score, or that other columns have.
+# Model arguments that change no score, or that have a column of their own.
 _SILENT_ARGUMENTS = frozenset(
     "audit backend base_url batch_size cache_audit cache_dir data_parallel_size device device_map "  # noqa: SIM905
     "device_map_option dtype engine engine_version force_download gpu_memory_utilization local_files_only "
@@ -51,14 +51,19 @@ _SILENT_ARGUMENTS = frozenset(
 
 
 def load(folder: str | Path) -> pd.DataFrame:
-    """All result files under `folder`, one row per (file, task or group, metric); unreadable files warn.
+    """All result files under `folder`, one row per (file, task or group, metric). Warns about files that it leaves out.
 
-    `score` is as lm-eval has it, with its 95% interval `low` to `high` over `n` questions: a score interval for shares,
-    over whole sets for tasks of the few-shot suite whose samples are beside the file or whose first tokens are
-    recorded, else 1.96 standard errors; `share` is what a difference to another row needs. `group` is the group that a
-    task or group belongs to in its file ("" at the top). `masks` are those asked for (missing where questions differ),
-    `setting` what differs from the defaults in words, and the names of `COSTS` what the answers took. Every decoding or
-    likelihood option in effect is a column of its own. Raises OptionError where no file can be used.
+    score: lm-eval's score.
+    low, high: its 95% interval over `n` questions: a score interval for shares, 1.96 standard errors for other scores.
+        For tasks of the few-shot suite, it is over whole sets if samples are beside the file or first tokens are
+        recorded.
+    share: the `Score` from which a difference to another row is computed.
+    group: the group that a task or group belongs to in its file ("" at the top).
+    masks: the number of masks that was asked for; missing if questions differ in it.
+    setting: the settings that differ from the defaults, in words.
+
+    The names of `COSTS` and every decoding or likelihood option in effect are further columns. Raises OptionError if no
+    file can be used.
     """
     files, left_out = read_folder(Path(folder))
     for name, reason in left_out.items():
@@ -70,7 +75,7 @@ def load(folder: str | Path) -> pd.DataFrame:
 
 
 def read_folder(folder: Path, *, leave_out: Path | None = None) -> tuple[list[ResultFile], dict[str, str]]:
-    """All result files under `folder`, named by their paths below it, and why which others cannot be used."""
+    """All result files under `folder`, named by their paths below it, and the reason why each other cannot be used."""
     files, left_out = [], {}
     for path in find_result_files(folder, leave_out=leave_out):
         name = path.relative_to(folder).as_posix()
@@ -82,15 +87,15 @@ def read_folder(folder: Path, *, leave_out: Path | None = None) -> tuple[list[Re
 
 
 def benchmarks(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows at the top: groups, and tasks that are in no group, named `benchmark`. Accuracies become percent.
+    """The rows of groups, and of tasks that are in no group. Accuracies become percent.
 
-    `in_words` is the score with its interval, such as "70.5 (68.0 to 72.9)".
+    The column `benchmark` names task and metric, `in_words` is the score with its interval, such as
+    "70.5 (68.0 to 72.9)".
     """
     top = frame[frame["group"] == ""].copy()
     top["benchmark"] = top["task"] + " (" + top["metric"].str.removesuffix(",none") + ")"
-    factor = top["is_accuracy"].map({True: 100.0, False: 1.0})
-    for name in ("score", "low", "high"):
-        top[name] = top[name].astype(float) * factor
+    factor, ends = top["is_accuracy"].map({True: 100.0, False: 1.0}), ["score", "low", "high"]
+    top[ends] = top[ends].astype(float).mul(factor, axis=0)
     top["in_words"] = [_in_words(row.score, row.low, row.high, row.is_accuracy) for row in top.itertuples()]
     return top
 
@@ -101,14 +106,14 @@ def _in_words(score: float, low: float, high: float, is_accuracy: bool) -> str:
 
 
 def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
-    """The same of files that have been read."""
+    """The table that `load` returns, from files that have been read."""
     return pd.DataFrame([row for file in files for row in rows_of(file)])
 
 
 def rows_of(
     file: ResultFile, answers: Mapping[str, Mapping[str, Sequence[Answer]]] | None = None
 ) -> Iterable[dict[str, Any]]:
-    """The rows of one file, as `load` describes them; `answers` of `scores_by_question` are read where not given."""
+    """The rows of one file, as `load` describes them. `answers` are those of `scores_by_question`; None reads them."""
     answers = scores_by_question(file) if answers is None else answers
     mdlm = file.mdlm or {}
     facts: dict[str, Any] = {
@@ -124,13 +129,13 @@ def rows_of(
     pairs = pair_accuracies(answers)
     parent = {member: group for group in file.group_results for member in file.groups[group]}
     for result in [*file.tasks.values(), *file.group_results.values()]:
-        is_group = result.name in file.groups
         low, high = result.effective.get("asked_masks", (None, None))
         known, setting = suite_task(result.name), setting_of(file, result)
+        has_guest = any(is_guest(word) for word in setting)
         fewshot = {key: value for key, value in result.metadata.items() if key.startswith("fewshot_")}
         of_task = {
             "task": result.name,
-            "is_group": is_group,
+            "is_group": result.name in file.groups,
             "group": parent.get(result.name, ""),
             "n": result.n_questions,
             **{name: getattr(result, name) for name in ("version", "shots", "truncated_prompts")},
@@ -138,8 +143,8 @@ def rows_of(
             "masks": low if low == high else None,
             "setting": ", ".join(setting),
             "setting_without_masks": ", ".join(setting_of(file, result, without=MASKS)),
-            "is_guest": any(is_guest(word) for word in setting),
-            "is_one_block": _is_one_block(result) and not any(is_guest(word) for word in setting),
+            "is_guest": has_guest,
+            "is_one_block": _is_one_block(result) and not has_guest,
             "pairs": pairs.get(known.group if known else result.name, (None, 0))[0],
             **_costs(result.cost),
         }
@@ -153,12 +158,12 @@ def rows_of(
 
 
 def _held(value: Any) -> Any:
-    """As pandas 2 can hold it, which ends at a whole number that is no float."""
+    """The value, as a string if it is a whole number that pandas 2 cannot hold."""
     return str(value) if isinstance(value, int) and abs(value) > LARGEST else value
 
 
 def _machine(file: ResultFile) -> str:
-    """What seconds depend on."""
+    """The facts that seconds depend on, in words: device, dtype, batch size and processes."""
     mdlm = file.mdlm or {}
     name = mdlm.get("device_name") or mdlm.get("device") or file.config.get("device")
     several = [f"{mdlm['processes']} processes"] if mdlm.get("processes", 1) > 1 else []
@@ -167,7 +172,7 @@ def _machine(file: ResultFile) -> str:
 
 
 def _costs(cost: Mapping[str, float]) -> dict[str, float | None]:
-    """By the names of `COSTS`, None where it is not recorded."""
+    """The costs by their names in `COSTS`; None for those that are not recorded."""
     tokens, passes, seconds = (cost.get(name, 0) for name in ("answer_tokens", "forward_passes", "seconds"))
     positions, requests, memory = (cost.get(name, 0) for name in ("layer_tokens", "requests", "peak_memory_bytes"))
     found = (
@@ -181,7 +186,7 @@ def _costs(cost: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def shown_costs(rows: pd.DataFrame) -> list[str]:
-    """Those that any of the rows has; seconds where tokens per second do not say them."""
+    """The costs that any of the rows has. Seconds are among them only if a row has no tokens per second."""
     found = [name for name in COSTS if rows[name].notna().any()]
     return [name for name in found if name != "seconds" or rows["tokens_per_second"].isna().any()]
 
@@ -189,10 +194,10 @@ def shown_costs(rows: pd.DataFrame) -> list[str]:
 def _share(
     file: ResultFile, result: TaskResult, metric: str, answers: Mapping[str, Mapping[str, Sequence[Answer]]]
 ) -> Score | None:
-    """What an interval and a difference need of a score from 0 to 1; None of any other, and where no error is known.
+    """The `Score` of a metric from 0 to 1; None for other metrics, and if no standard error is known.
 
-    From single questions, or from what the suite's tasks record of first tokens, where all are known and their mean is
-    the score.
+    It is computed from single questions, or from the first tokens that the suite's tasks record, if all of them are
+    known and their mean is the score.
     """
     name, known = result.name, None
     asked = answers.get(name, {}).get(metric)
@@ -213,25 +218,25 @@ def _share(
 
 
 def _is_one_block(result: TaskResult) -> bool:
-    """Whether full attention had blocks of at least as many tokens as any canvas had masks."""
+    """Whether blocks with full attention had at least as many tokens as any canvas had masks."""
     length, (_, masks) = result.options.get("block_length"), result.effective.get("masks", (0, 0))
     return isinstance(length, int) and 0 < masks <= length and "masks_in_block" not in result.effective
 
 
 def is_guest(word: str) -> bool:
-    """Whether a setting, as `setting_of` has it, is a function of others."""
+    """Whether a setting, in the words of `setting_of`, names a function of others."""
     return "(guest, " in word
 
 
 def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str] = ()) -> list[str]:
-    """What tells this way of running a task from the defaults, as `name=value`: options in effect, loading, template.
+    """The settings of a task's run that differ from the defaults, as `name=value`: options, loading, chat template.
 
-    `without` are options that are left out. An option that this version does not know is named, too.
+    `without` are options that are left out. Options that this version does not know are named, too.
     """
     revision, words = (file.mdlm or file.model_args).get("revision"), _options_in_words(file, result, without)
     words += [f"revision={revision}"] if revision not in (None, "", "main") else []
     words += [file.dtype] if file.dtype else []
-    in_columns = {*defaults_of(DecodingOptions), *defaults_of(LikelihoodOptions), *silent_names(), *RENAMED}
+    in_columns = {*defaults_of(DecodingOptions), *defaults_of(LikelihoodOptions), *silent_names(), OLD_SAMPLER}
     silent = _SILENT_ARGUMENTS | in_columns | result.options.keys()  # those of plug-ins, too
     words += [f"{name}={value}" for name, value in sorted(file.model_args.items()) if name not in silent]
     words += [f"system instruction {file.system_instruction!r}"] if file.system_instruction else []
@@ -242,7 +247,7 @@ def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str]
 
 
 def _with_digest(file: ResultFile, word: str) -> str:
-    """A setting with the file that registered what it names, as results of plug-ins of one name are no one's."""
+    """A setting, followed by the digest of the file that registered its name: different plug-ins may share a name."""
     for plugin in (file.mdlm or {}).get("plugins", ()):
         if {word, word.partition("=")[0]} & {*plugin["registers"]}:
             guest = "guest, " if plugin.get("guest") else ""
@@ -263,9 +268,9 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
         drop |= set() if options.get("n_fillers") else {"filler"}
     else:
         defaults, draws = defaults_of(LikelihoodOptions), options.get("likelihood") in ("auto", "mc")
-        # Whether greedy decoding gives the continuation is a score where there is one continuation only.
+        # Whether greedy decoding gives the continuation is a score only if there is one continuation.
         drop |= {"check_greedy"} if result.config.get("output_type") == "multiple_choice" else set()
-    # In one order, whichever version wrote the file.
+    # The same order for files of every version.
     ordered = {
         name: options[name] for name in [*defaults, *sorted(options.keys() - defaults.keys())] if name in options
     }
@@ -284,6 +289,6 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     generation = result.config.get("generation_kwargs") or {}
     if file.mdlm is None and generation.get("do_sample"):
         words.append(f"temperature={generation.get('temperature')}")
-    in_columns = {*DecodingOptions.declared(), *RENAMED, "do_sample"}
+    in_columns = {*DecodingOptions.declared(), OLD_SAMPLER, "do_sample"}
     typed = {name: value for name, value in file.gen_kwargs.items() if name not in in_columns}
     return words + [f"{name}={value}" for name, value in typed.items()]

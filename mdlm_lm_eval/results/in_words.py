@@ -1,4 +1,4 @@
-"""What a result says about its run, in words: for the end of a run and for `mdlm-leaderboard show`."""
+"""Sentences about a run, from its result: for the end of a run and for `mdlm-leaderboard show`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ _RANGES = {"masks": "asked_masks", "steps": "steps", "block": "block_length"}
 
 
 def settings_in_words(tasks: Collection[Mapping[str, Any]], has_chat_template: bool) -> list[str]:
-    """Masks, steps, block and cache in effect, as tasks recorded them."""
+    """The masks, steps, block length and cache in effect, as tasks recorded them, and the chat template."""
     words = []
     for name, recorded in _RANGES.items():
         bounds = [bound for of_task in tasks for bound in of_task.get(recorded, ())]
@@ -18,7 +18,7 @@ def settings_in_words(tasks: Collection[Mapping[str, Any]], has_chat_template: b
 
 
 def cost_in_words(costs: Sequence[Mapping[str, float]]) -> str:
-    """Tokens per forward pass, seconds per question, peak memory and occupancy, of tasks' costs with `requests`."""
+    """Tokens per forward pass, seconds per question, peak memory and occupancy; `costs` are those of tasks."""
     names = ("forward_passes", "requests", "answer_tokens", "seconds", "slot_passes")
     passes, requests, tokens, seconds, slots = (sum(cost.get(name, 0) for cost in costs) for name in names)
     memory = max((cost.get("peak_memory_bytes", 0) for cost in costs), default=0)
@@ -30,13 +30,13 @@ def cost_in_words(costs: Sequence[Mapping[str, float]]) -> str:
 
 
 def audit_in_words(audits: Sequence[Mapping[str, Any]], how: str = "without the cache") -> str:
-    """How many answers are as they are decoded exactly."""
+    """The number of answers that are the same when they are decoded exactly; "" without an audit."""
     same, requests = (sum(audit.get(name, 0) for audit in audits) for name in ("same_strings", "requests"))
     return f"{same} of {requests} answers are the same {how}" if requests else ""
 
 
 def kept_in_words(kept: int) -> str:
-    """How many answers `--use_cache` has kept from earlier runs."""
+    """The number of answers that `--use_cache` has kept from earlier runs; "" if there are none."""
     return f"{kept} answers and their cost are an earlier run's (use_cache)" if kept else ""
 
 
@@ -44,9 +44,9 @@ UNMEASURED = "How many answers rounding alone flips was not measured on these ta
 
 
 def noise_in_words(check: Mapping[str, Any] | None, tasks: Collection[str], n_questions: int) -> str:
-    """What share of answers flips by rounding alone, and how many of these questions that is; "" without a measurement.
+    """The share of answers that rounding alone flips, also as a number of these questions; "" without a measurement.
 
-    A check says something about its own task and options alone.
+    A check counts only for results of its own task and options.
     """
     noise = (check or {}).get("noise_floor")
     if not noise or noise.get("task") not in tasks or (check or {}).get("stale"):
@@ -58,7 +58,7 @@ def noise_in_words(check: Mapping[str, Any] | None, tasks: Collection[str], n_qu
 
 
 def check_in_words(check: Mapping[str, Any] | None) -> str:
-    """What `mdlm-check` said, its noise floor, and which facts the run does not share with it."""
+    """The verdict of `mdlm-check`, its noise floor, and the facts in which the run differs; "" without a check."""
     if not check:
         return ""
     words = [str(check["verdict"])]

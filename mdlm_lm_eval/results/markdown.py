@@ -1,4 +1,4 @@
-"""Tables in Markdown, and their places in a README: between `<!-- name -->` and `<!-- end -->`."""
+"""Tables in Markdown. In a README, they stand between `<!-- name -->` and `<!-- end -->`."""
 
 import math
 import re
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, a line each for the header, the rule and every row, the last without a line end."""
+    """A Markdown table, without a line end after its last row."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))
 
 
 def aligned(values: Iterable[float | None]) -> list[str]:
-    """A column of numbers, with as many decimals as the smallest needs for three digits, at most four."""
+    """A column of numbers with equally many decimals: as many as the smallest needs for three digits, at most four."""
     known = [value if value is not None and math.isfinite(value) else None for value in values]
     least = min((abs(value) for value in known if value), default=1)
     decimals = min(max(2 - math.floor(math.log10(least)), 0), 4)
@@ -20,7 +20,7 @@ def aligned(values: Iterable[float | None]) -> list[str]:
 
 
 def replace_table(readme: Path, name: str, text: str) -> None:
-    """Puts `text` into a README in the place that is marked with `name`."""
+    """Replaces the text in the place of a README that is marked with `name`."""
     marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
     old = readme.read_text(encoding="utf-8")
     readme.write_text(marked.sub(lambda match: f"{match[1]}{text}\n{match[2]}", old), encoding="utf-8")

@@ -1,18 +1,17 @@
-"""What models are called wherever a result shows one: `built-in`, a hub id, or a short name, never a folder's path."""
+"""The names of models in results: `built-in`, a hub id, or a short name, never a folder's path."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-import yaml
+from yaml import YAMLError
 
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 
-_FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)\n---\s*\n", re.DOTALL)
-
 
 def model_name(pretrained: str | None) -> str:
-    """Of a checkpoint on this machine or on the hub; None is the built-in model."""
+    """The name of a checkpoint on this machine or on the hub; None is the built-in model."""
     pretrained = pretrained or BUILT_IN
     folder = Path(model_path(pretrained))
     packaged = [name for name, path in MODEL_FOLDERS.items() if folder == path]
@@ -22,18 +21,22 @@ def model_name(pretrained: str | None) -> str:
 
 
 def adapter_name(peft: str) -> str:
-    """The name that an adapter's model card gives (`model-index` or `model_name`), else its folder's or its hub id."""
+    """The name in an adapter's model card (`model-index` or `model_name`), else its folder's name or its hub id."""
+    from huggingface_hub import metadata_load  # takes long to import
+
     try:
-        front_matter = _FRONT_MATTER.match(Path(peft, "README.md").expanduser().read_text(encoding="utf-8"))
-        card = yaml.safe_load(front_matter[1]) if front_matter else {}
+        card: Any = metadata_load(Path(peft, "README.md").expanduser())
         name = " ".join(str(card.get("model_name") or card["model-index"][0]["name"]).split())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, YAMLError):
         name = ""
     return name or model_name(peft)
 
 
 def recorded_name(name: str) -> str:
-    """A name as a result file has it, which may be from another machine: a path's last part, a hub id as it is."""
+    """The name of a model that a result file names, perhaps by a path of another machine: the path's last part.
+
+    A hub id stays as it is.
+    """
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if parts[-2:] == ("mdlm_lm_eval", "default_model"):
         return BUILT_IN
@@ -42,7 +45,13 @@ def recorded_name(name: str) -> str:
 
 
 def named(wanted: str, names: Iterable[str]) -> str | None:
-    """Of names such as `model/task,steps=8`, the one of the fewest words among those that have all of the wanted."""
+    """The name, such as `model/task,steps=8`, that has all wanted words and the fewest others; None if no name has."""
     words = {name: {*re.split(r"[/,]\s*", name)} for name in names}
     found = [name for name, own in words.items() if {*re.split(r"[/,]\s*", wanted)} <= own]
     return min(found, key=lambda name: len(words[name]), default=None)
+
+
+def without_shared(words: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Several lists of words, each without the words that all of them have."""
+    shared = set.intersection(*map(set, words))
+    return [[word for word in own if word not in shared] for own in words]

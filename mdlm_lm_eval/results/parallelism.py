@@ -6,31 +6,31 @@ from typing import NamedTuple
 
 from mdlm_lm_eval.results.statistics import Score, difference
 
-# (tokens per forward pass or another speed, accuracy)
+# Speed (such as tokens per forward pass) and accuracy.
 Point = tuple[float, float]
 
-# Measures of speed by the names of `COSTS`: the first in which settings differ counts; and whether more is faster.
+# Measures of speed (names of `COSTS`) -> whether more is faster. The first measure in which settings differ is used.
 SPEEDS = {"positions_per_token": False, "tokens_per_second": True, "seconds": False, "tokens_per_pass": True}
 TIMES = ("tokens_per_second", "seconds")
-# Times the speed of another that is no faster by a clock: of our committed results, three of four pairs of identical
-# runs are within it. What is counted is the same in each run.
+# A ratio of speeds below this is noise if speed is a time: three of four pairs of identical runs among our committed
+# results are within it. Counts of tokens and positions are the same in each run.
 SLACK = 1.5
 
 
 def parallel_bench(points: Sequence[Point], least: float) -> float | None:
-    """ParallelBench's PB90 for `least=90` (arXiv 2510.04767): the most tokens per evaluation with that score (percent).
+    """ParallelBench's PB90 for `least=90` (arXiv 2510.04767): the most tokens per evaluation with this score (percent).
 
-    `points` are the settings of one method: the tokens that were asked for per forward pass, those behind an EOS too,
-    and the score, both averaged over all tasks. Nothing is interpolated, and no score of one token a pass counts. None
-    where none is good enough.
+    `points` are the settings of one method: tokens asked for per forward pass (also those after an EOS), and the score,
+    both averaged over all tasks. Nothing is interpolated, and the bar does not depend on the score of one token per
+    pass. None if no setting is good enough.
     """
     return max((speed for speed, score in points if score >= least), default=None)
 
 
 class Setting(NamedTuple):
-    """A way of decoding: its speed (more is faster), its score, and whether no cache may change an answer.
+    """A way of decoding: its speed (more is faster), its score, and whether it is exact (has no approximate cache).
 
-    Of two settings the faster has more than `slack` times the speed of the other.
+    One setting is faster than another if its speed is more than `slack` times the other's.
     """
 
     speed: float
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
     slack: float = 1.0
 
     def is_faster(self, other: "Setting") -> bool:
-        """By more than noise."""
+        """Whether it is faster by more than noise."""
         return self.speed > self.slack * other.speed
 
     def beats(self, other: "Setting") -> bool:
@@ -50,7 +50,7 @@ class Setting(NamedTuple):
 
 
 def measure_of_speed(costs: Sequence[Mapping[str, float | None]], *, is_one_machine: bool) -> str | None:
-    """The name in `COSTS` by which ways of decoding are compared, a time on one machine. None where none differs."""
+    """The name in `COSTS` by which ways of decoding are compared, a time only on one machine; None if none differs."""
     for name in SPEEDS:
         found = [amount for cost in costs if (amount := cost.get(name))]
         is_known = len(found) == len(costs) and (is_one_machine or name not in TIMES)
@@ -60,20 +60,22 @@ def measure_of_speed(costs: Sequence[Mapping[str, float | None]], *, is_one_mach
 
 
 def slack_of(measure: str) -> float:
-    """`Setting.slack` of a measure of speed."""
+    """The `Setting.slack` for a measure of speed."""
     return SLACK if measure in TIMES else 1.0
 
 
 def speed_of(amount: float, measure: str) -> float:
-    """Of an amount of a measure, so that more is faster."""
+    """The speed for an amount of a measure, such that more is faster."""
     return amount if SPEEDS[measure] else 1 / amount
 
 
 def marks(settings: Sequence[Setting]) -> list[str]:
-    """Of each way of decoding a checkpoint "on" where no other beats it; exact and approximate ones apart.
+    """The mark of each way of decoding a checkpoint; exact and approximate ones have frontiers of their own.
 
-    "hollow" where the paired interval does not tell it from a neighbour on this frontier, "near" where it is beaten by
-    a difference of scores alone that is not significant, "" where it is beaten by more.
+    "on": no other beats it.
+    "hollow": the same, but its score does not differ significantly from a neighbour's on the frontier.
+    "near": others beat it, but only by scores that do not differ significantly.
+    "": another clearly beats it.
     """
     found = [""] * len(settings)
     for is_exact in (True, False):

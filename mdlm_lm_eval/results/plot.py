@@ -1,8 +1,8 @@
-"""Figures of a DataFrame that `mdlm_lm_eval.results.load` returned: accuracy by masks, and accuracy against speed."""
+"""Draws a DataFrame that `mdlm_lm_eval.results.load` returned: accuracy by masks, and accuracy against speed."""
 
 import io
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from textwrap import fill
 from typing import Any
@@ -15,27 +15,28 @@ from matplotlib.lines import Line2D
 from mdlm_lm_eval.options import approximate_caches
 from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style, log_axis
 from mdlm_lm_eval.results.frame import COSTS, benchmarks
+from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.parallelism import SPEEDS, Setting, marks, measure_of_speed, slack_of, speed_of
 
 _WHO = ["model", "adapter", "setting_without_masks"]
-_MOST_PANELS, _MOST_LINES, _MOST_BANDS, _MOST_NUMBERED = 4, 7, 3, 14
-_LABEL, _HALF = 48, 31  # characters of a line in a legend, and of one in two columns
-_LOG_FROM = 5  # times the least speed
-_BESIDE = "#8a8a8a"  # what another setting beats
-# What the marker of a point says, and how it is filled.
+_MOST_PANELS, _MOST_BANDS, _MOST_NUMBERED = 4, 3, 14
+_LABEL, _HALF = 48, 31  # characters of a line in a legend with one column, and with two
+_LOG_FROM = 5  # the ratio of speeds from which the axis is logarithmic
+_BESIDE = "#8a8a8a"  # the colour of settings that another beats
+# The meanings of a point's marker, and of its fill.
 _KEY = (
     {"o": "circles: exact", "D": "diamonds: approximate", "*": "stars: guests"},
     {"hollow": "hollow: within noise of a neighbour", "": "grey: beaten"},
 )
-_CLOSE = 0.07  # of an axis: points that are closer in both share a label
+_CLOSE = 0.07  # a share of an axis: points that are closer on both axes share a label
 
 
 class NothingToDrawWarning(UserWarning):
-    """Why there is no figure."""
+    """The reason why there is no figure."""
 
 
 class Chart(Figure):
-    """A figure that notebooks show, also without `%matplotlib inline`."""
+    """A figure that a notebook shows even without `%matplotlib inline`."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -44,26 +45,27 @@ class Chart(Figure):
 
 
 def masks(frame: pd.DataFrame) -> Figure | None:
-    """Score by the number of masks, a panel per benchmark and a line per setting.
+    """Score by the number of masks, with a panel per benchmark and a line per setting.
 
-    Bands are the 95% intervals `low` to `high`; more than three lines have none. None, with a NothingToDrawWarning,
-    where mask counts do not differ.
+    Bands are the 95% intervals `low` to `high`; panels with more than three lines have no bands. Returns None, with a
+    NothingToDrawWarning, if mask counts do not differ.
     """
     found = benchmarks(frame).dropna(subset=["masks"])
     counts = found.groupby(["benchmark", *_WHO], dropna=False)["masks"].transform("nunique")
     figure = _panels(found[counts > 1], _draw_masks, "number of masks")
     if figure is None:
-        _say_nothing_to_draw("no two results of a setting differ in their number of masks")
+        reason = "nothing to draw: no two results of a setting differ in their number of masks"
+        warnings.warn(reason, NothingToDrawWarning, stacklevel=2)
     return figure
 
 
 def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str, str] | None = None) -> Figure | None:
-    """Score against speed, a panel per benchmark.
+    """Score against speed, with a panel per benchmark.
 
-    `cost` is a name of `COSTS`; by default positions per token, or where these do not differ a time on one machine. A
-    line joins the settings of a checkpoint that no other beats: solid for exact answers, dashed for approximate caches.
-    Hollow points are not told from a neighbour on the line. `colours` are of adapters and models. None, with a
-    NothingToDrawWarning, where no two settings differ in speed.
+    `cost` is a name of `COSTS`; by default positions per token, or a time on one machine if these do not differ. A line
+    joins the settings of a checkpoint that no other beats: solid for exact answers, dashed for approximate caches.
+    Hollow points do not differ significantly from a neighbour on the line. `colours` maps names of adapters and models
+    to colours. Returns None, with a NothingToDrawWarning, if no two settings differ in speed.
     """
     found = benchmarks(frame)
     costs = found[[*COSTS]].astype(object).where(found[[*COSTS]].notna(), None).to_dict("records")
@@ -75,22 +77,16 @@ def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str,
         faster = "" if SPEEDS.get(cost, True) else ", fewer is faster"
         if figure := _panels(known[speeds > 1], draw, COSTS[cost] + faster):
             return figure
-    _say_nothing_to_draw(f"no two settings differ in {COSTS[cost] if cost else 'speed'}")
+    reason = f"nothing to draw: no two settings differ in {COSTS[cost] if cost else 'speed'}"
+    warnings.warn(reason, NothingToDrawWarning, stacklevel=2)
     return None
 
 
-def who(row: pd.Series, frame: pd.DataFrame, columns: tuple[str, ...]) -> str:
-    """The parts of a row's identity in which the rows of `frame` differ."""
-    parts = [
-        {*filter(None, ", ".join(map(str, one.dropna())).split(", "))} for _, one in frame[list(columns)].iterrows()
-    ]
-    shared = set.intersection(*parts)
-    told = [part for name in columns if pd.notna(row[name]) for part in str(row[name]).split(", ")]
-    return ", ".join(part for part in told if part not in shared) or "defaults"
-
-
-def _say_nothing_to_draw(reason: str) -> None:
-    warnings.warn(f"nothing to draw: {reason}", NothingToDrawWarning, stacklevel=3)
+def _labels(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """The parts of each row's `columns` in which the rows differ, in words."""
+    rows = [row.dropna() for _, row in frame[list(columns)].iterrows()]
+    words = [[word for value in row for word in str(value).split(", ") if word] for row in rows]
+    return [", ".join(own) or "defaults" for own in without_shared(words)]
 
 
 @figure_style()
@@ -112,17 +108,20 @@ def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], lab
 
 
 def _draw_masks(axes: Axes, rows: pd.DataFrame) -> None:
-    lines = list(rows.groupby(_WHO, dropna=False, sort=False))[:_MOST_LINES]
-    for (_, line), colour, marker in zip(lines, COLOURS, MARKERS, strict=False):
+    lines, labels = rows.groupby(_WHO, dropna=False, sort=False), _labels(rows.drop_duplicates(_WHO), _WHO)
+    for (_, line), label, colour, marker in zip(lines, labels, COLOURS, MARKERS, strict=False):
         line = line.sort_values("masks")
-        axes.plot(line["masks"], line["score"], color=colour, marker=marker, label=who(line.iloc[0], rows, tuple(_WHO)))
+        axes.plot(line["masks"], line["score"], color=colour, marker=marker, label=label)
         if len(lines) <= _MOST_BANDS:
             axes.fill_between(line["masks"], line["low"], line["high"], color=colour, alpha=0.14, linewidth=0)
     log_axis(axes, sorted(rows["masks"].unique()))
 
 
 def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[str, str]) -> None:
-    """Points are numbered from the best score on, as in the legend; beyond `_MOST_NUMBERED` only those on a line."""
+    """Draws one panel. Points and legend are numbered by score, the best first.
+
+    If there are more than `_MOST_NUMBERED` points, only those on or near a frontier get a number.
+    """
     rows = rows.sort_values("score", ascending=False, kind="stable")
     exact = ~rows["is_guest"]
     if "cache" in rows:
@@ -141,7 +140,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
             line = own[found[own.index].isin(["on", "hollow"]) & (exact[own.index] == is_exact)].sort_values(cost)
             colour = colours[named[own.index[0]]]
             axes.plot(line[cost], line["score"], color=colour, linestyle=style, linewidth=0.9, zorder=1)
-    handles, places = [], {}
+    handles, places, labels = [], {}, _labels(rows, ("model", "adapter", "setting"))
     kinds = exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*")
     for n, (index, row) in enumerate(rows.iterrows(), start=1):
         colour, mark = colours[named[index]], found[index]
@@ -153,9 +152,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
         axes.errorbar(row[cost], row["score"], yerr=half, elinewidth=0.5, **look)
         if mark or len(rows) <= _MOST_NUMBERED:
             places[n] = row[cost], row["score"]
-            handles.append(
-                Line2D([], [], label=fill(f"{n}  {who(row, rows, ('model', 'adapter', 'setting'))}", _LABEL), **look)
-            )
+            handles.append(Line2D([], [], label=fill(f"{n}  {labels[n - 1]}", _LABEL), **look))
     if rows[cost].max() > _LOG_FROM * rows[cost].min():
         log_axis(axes)
     if not SPEEDS.get(cost, True):
@@ -178,7 +175,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
 
 
 def _number(axes: Axes, places: Mapping[int, tuple[float, float]]) -> None:
-    """Writes numbers beside their points, those of near ones beside the first."""
+    """Writes each number beside its point. Points that are close share the place of the first one."""
     axes.autoscale_view()
     on_axes = axes.transData + axes.transAxes.inverted()
     labels: dict[tuple[float, float], list[int]] = {}

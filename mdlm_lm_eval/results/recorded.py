@@ -1,6 +1,7 @@
-"""The types of what result files and files of samples hold, of the parts that are read. Anybody may have written them.
+"""The types of the parts of result files and files of samples that are read. Anybody may have written these files.
 
-Any other key may be there and have any value. Numbers are bounded, so that sums, dates and figures of them are finite.
+Any other key may be there and have any value, and so may keys that are only shown. Numbers are bounded, so that sums,
+dates and figures of them are finite.
 """
 
 from typing import Annotated, Any, Required
@@ -10,10 +11,10 @@ from typing_extensions import TypedDict  # pydantic asks for this one before Pyt
 
 from mdlm_lm_eval.results.files import UnusableFile
 
-# Of the three types that are checked; pydantic hands it on to those that they hold.
+# For the three types that are checked; pydantic also applies it to the types inside them.
 _AS_IT_IS = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
-LARGEST = 1e100  # of a score: figures reckon with its square
+LARGEST = 1e100  # the largest score: figures compute its square
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Amount = Annotated[float, Field(ge=0, le=1e18)]
 Bounds = Annotated[list[Count], Field(min_length=2, max_length=2)]
@@ -21,7 +22,7 @@ Scalar = str | int | float | bool | None
 
 
 class Ranges(TypedDict, total=False):
-    """Effective values of a task: the smallest and the largest."""
+    """The smallest and the largest effective value of a task."""
 
     masks: Bounds
     asked_masks: Bounds
@@ -32,14 +33,14 @@ class Ranges(TypedDict, total=False):
 
 
 class ExactAnswer(TypedDict, total=False):
-    """An audited answer; `exact` is missing where both ways of decoding gave the same."""
+    """An audited answer; `exact` is missing if both ways of decoding gave the same answer."""
 
     doc_id: Required[int | None]
     exact: str | None
 
 
 class Audit(TypedDict, total=False):
-    """What `cache_audit` or a server's `audit` found."""
+    """The findings of `cache_audit` or of a server's `audit`."""
 
     requests: Count
     same_strings: Count
@@ -47,7 +48,7 @@ class Audit(TypedDict, total=False):
 
 
 class FirstTokens(TypedDict, total=False):
-    """What single-token answers would be: a letter of each question in `SHARES`, their sets, and the mean entropy."""
+    """The likeliest first tokens: one letter of `SHARES` per question, the questions' sets, and the mean entropy."""
 
     letters: Required[Annotated[str, Field(pattern="^[RWLETOeto]*$")]]
     entropy: Required[Amount]
@@ -55,7 +56,7 @@ class FirstTokens(TypedDict, total=False):
 
 
 class RecordOfTask(Ranges, total=False):
-    """What `--model mdlm` records of one task."""
+    """The record that `--model mdlm` makes of one task."""
 
     requests: Count
     truncated_prompts: Count
@@ -67,14 +68,11 @@ class RecordOfTask(Ranges, total=False):
 
 
 class Options(TypedDict, total=False):
-    """Decoding or likelihood options in effect; those that are not named here are shown and not reckoned with."""
+    """The decoding or likelihood options in effect that are used for more than showing them."""
 
     cache: str | None
-    filler: str | None
     mask_ratio: float | None
     n_fillers: Count | None
-    steps: Scalar
-    steps_per_block: Scalar
     unmasking: str | None
 
 
@@ -98,70 +96,45 @@ class Server(TypedDict, total=False):
     requests_per_second: Amount | None
 
 
-class Suite(TypedDict, total=False):
-    """The state of the few-shot suite; empty for other tasks."""
-
-    version: str | None
-    sha256: str | None
-
-
 class NoiseFloor(TypedDict, total=False):
-    """How many answers flip when something changes that should not matter, as `mdlm-check` measured it."""
+    """The share of answers that flip when something changes that should not matter, as `mdlm-check` measured it."""
 
-    task: str
-    change: dict[str, Scalar]
+    change: dict[str, Any]
     share: Required[Amount]
     interval: Required[Annotated[list[Amount], Field(min_length=2, max_length=2)]]
 
 
 class Check(TypedDict, total=False):
-    """The record of `mdlm-check` that a run names; `stale` are the facts in which the run is another one."""
+    """The record of `mdlm-check` that a run names; `stale` are the facts in which the run differs from the check."""
 
     verdict: Required[str | None]
     stale: Required[list[str]]
     noise_floor: NoiseFloor | None
 
 
+class Plugin(TypedDict):
+    """A file of others that was registered."""
+
+    name: str
+    sha256: str | None
+    registers: list[str]
+
+
 class OfModel(TypedDict, total=False):
-    """What `--model mdlm` and `--model mdlm-server` record of a run."""
+    """The record that `--model mdlm` and `--model mdlm-server` make of a run."""
 
     pretrained: Required[str | None]
     adapter: Required[str | None]
     settings: Required[list[Setting]]
     tasks: Required[dict[str, RecordOfTask]]
-    task_suite: Suite | None
+    task_suite: dict[str, str | None] | None  # the few-shot suite's version and hash; empty for other tasks
     server: Server | None
     family: str | None
-    weights: str | None
-    adapter_weights: str | None
-    revision: str | None
-    package_version: str | None
-    attn_implementation: Scalar
-    batch_size: Scalar
-    cache_audit: Scalar
+    plugins: list[Plugin]
     check: Check | None
-    device: str | None
-    device_name: str | None
     explicit_options: list[str]
-    kept_answers: Count
-    preset: str | None
     preset_mismatches: list[str]
     processes: Count
-    torch: str | None
-
-
-class Digests(TypedDict, total=False):
-    """Weights as a sweep recorded them."""
-
-    weights: str | None
-    adapter_weights: str | None
-
-
-class Sweep(TypedDict, total=False):
-    """What a sweep adds to the files of its cells."""
-
-    command: str | None
-    settings: Digests | None
 
 
 class Arguments(TypedDict, total=False):
@@ -171,7 +144,6 @@ class Arguments(TypedDict, total=False):
     model: str | None
     path: str | None
     peft: str | None
-    revision: str | None
 
 
 class Config(TypedDict, total=False):
@@ -183,37 +155,30 @@ class Config(TypedDict, total=False):
     model_num_parameters: Annotated[int, Field(le=2**53)] | None
     gen_kwargs: str | dict[str, Any] | None
     mdlm: OfModel | None
-    mdlm_sweep: Sweep | None
+    mdlm_sweep: dict[str, Any] | None
     batch_size: Scalar
-    device: str | None
     limit: Amount | None
-    random_seed: Scalar
-    numpy_seed: Scalar
-    torch_seed: Scalar
-    fewshot_seed: Scalar
 
 
 class Metadata(TypedDict, total=False):
-    """What a task says of itself: of the few-shot suite, its examples."""
+    """The settings of the few-shot suite's examples."""
 
     fewshot_relevant: Count
     fewshot_distractors: Count
     fewshot_seed: Count
     fewshot_template: Count
-    query_position: str
 
 
 class ConfigOfTask(TypedDict, total=False):
     """A task's own settings."""
 
-    output_type: str | None
     repeats: Count
     generation_kwargs: dict[str, Any] | None
     metadata: Metadata | None
 
 
 class Questions(TypedDict):
-    """How many questions a task has, and how many were asked."""
+    """The number of questions that a task has, and of those that were asked."""
 
     original: Count
     effective: Count
@@ -232,11 +197,7 @@ class Recorded(BaseModel):
     groups: dict[str, dict[str, Any]] = {}
     group_subtasks: dict[str, list[str]] = {}
     higher_is_better: dict[str, dict[str, bool | None]] = {}
-    chat_template: Any = None
-    fewshot_as_multiturn: bool | None = None
     system_instruction: str | None = None
-    lm_eval_version: str | None = None
-    transformers_version: str | None = None
     date: Annotated[float, Field(ge=0, lt=253402300800)] | None = None  # seconds, up to the year 9999
 
 
@@ -251,7 +212,7 @@ class Sample(TypedDict):
 
 
 class Answered(Sample, total=False):
-    """The same with what was asked and answered."""
+    """The same with the requests and the answers."""
 
     target: Any
     prompt_hash: str
@@ -260,7 +221,7 @@ class Answered(Sample, total=False):
 
 
 class FilteredSample(TypedDict, total=False):
-    """The same, of which only the answers are read."""
+    """A line of which only the filtered answers are read."""
 
     __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     filter: str
@@ -274,7 +235,7 @@ class Shaped:
         self._adapter = TypeAdapter(shape)
 
     def check(self, content: Any) -> None:
-        """Raises UnusableFile, which names the first place that is of another type."""
+        """Raises UnusableFile, which names the first place that has another type."""
         try:
             self._adapter.validate_python(content)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What a result file must not give away: secrets among recorded arguments, and whose home directory it came from."""
+"""Removes secrets from a result file: passwords and tokens among recorded arguments, and names of home directories."""
 
 import re
 from functools import lru_cache
@@ -11,18 +11,17 @@ _ALWAYS_SECRET = frozenset(
     "passwords pwd secret secrets".split()
 )
 _KEYS = frozenset(("access", "account", "api", "auth", "encryption", "license", "private", "signing", "subscription"))
-# Words before `token` of tokens that are part of a vocabulary or counted.
+# Words before `token` in names of tokens of a vocabulary, and of counts of tokens.
 _OF_VOCABULARY = frozenset(
     "audio begin bos cls differing end eos first image last mask new next pad per prefix sep special start stop "  # noqa: SIM905
     "suffix unk video".split()
 )
-_ANSWERS = frozenset(
-    ("exact_answers", "trace", "trace_tokens")
-)  # a model's own words, which are scored and never shown
+# Answers of a model, which are scored and never shown.
+_ANSWERS = frozenset(("exact_answers", "trace", "trace_tokens"))
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-# `name=value`, `"name": value` and `--name value`, up to the value; a quoted value goes on to its quote. A key that
-# fails is not tried again from its later letters, since a text may be one long word.
+# `name=value`, `"name": value` and `--name value`, up to the value; a quoted value ends at its quote. A key that does
+# not match is not tried again from its later letters, since a text may be one long word.
 _NAME = re.compile(r"""--(?P<flag>[A-Za-z][\w-]*)\s+|(?<![A-Za-z])(?P<key>[A-Za-z][\w.-]*+)\\?["']?\s*[=:]\s*""")
 _VALUE = re.compile(
     r"""\\?"[^"]*"|\\?'[^']*'|\[[^\]]*\]|\{[^}]*\}|(?:(?:Basic|Bearer|Digest|Token)\s+)?[^\s,;&"'{}\[\]()]+""",
@@ -36,7 +35,7 @@ _SHAPES = re.compile(
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # JSON web token
 )
 _CREDENTIALS = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#\"'@]*(?:@[^\s/?#\"'@]*)*@")
-# A comma ends it where another argument follows.
+# A comma ends the query if another argument follows.
 _QUERY = re.compile(r"(?P<url>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s?#\"',]*)[?#](?:[^\s\"',]|,(?!\s*[\w.-]+=))+")
 _HOME = re.compile(
     r"(?<![\w.~-])(?:/(?:home|Users)/[^/\s,;:=\"']+|/root|[A-Za-z]:[\\/]+Users[\\/]+[^\\/\s,;\"']+)(?![\w.-])"
@@ -46,7 +45,7 @@ _HOME = re.compile(
 def redacted(content: Any) -> Any:
     """The same JSON with "(removed)" for every secret, and `~` for home directories.
 
-    Secret are the values of keys such as `token`, `api_key` or `password`, in mappings and inside strings
+    Secrets are the values of keys such as `token`, `api_key` or `password`, in mappings and inside strings
     (`name=value`, `--name value`, JSON), strings that look like a token (`hf_...`, `sk-...`, `Bearer ...`), and the
     credentials and queries of URLs. Keys of vocabularies (`mask_token_id`, `think_end_token`) and answers stay.
     """
@@ -60,9 +59,9 @@ def redacted(content: Any) -> Any:
 
 
 def _of_value(key: str, value: Any) -> Any:
-    if key in _ANSWERS and isinstance(value, list | dict):  # `trace` is an option, too
+    if key in _ANSWERS and isinstance(value, list | dict):  # `trace` is also an option
         return value
-    is_empty = value is None or isinstance(value, bool) or value == ""  # whether there was a token is no secret
+    is_empty = value is None or isinstance(value, bool) or value == ""  # the presence of a token is no secret
     return REMOVED if _is_secret(key) and not is_empty else redacted(value)
 
 
@@ -81,7 +80,7 @@ def _is_secret(key: str) -> bool:
 
 @lru_cache(maxsize=4096)  # the files of a folder repeat most of theirs
 def _of_text(text: str) -> str:
-    text = text.encode("utf-8", "replace").decode("utf-8")  # JSON may hold half a character, which no file can
+    text = text.encode("utf-8", "replace").decode("utf-8")  # JSON may hold half a character, which a file cannot
     text = _CREDENTIALS.sub(rf"\g<scheme>{REMOVED}@", text)
     text = _QUERY.sub(rf"\g<url>?{REMOVED}", text)
     text = _SHAPES.sub(REMOVED, _without_named(text))

@@ -1,4 +1,4 @@
-"""lm-eval's result files: where they lie, and what is kept of one. Everybody who reads one reads it here."""
+"""lm-eval's result files: finds them, and reads one into a `ResultFile`. All commands read them here."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,23 +15,29 @@ from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.statistics import Interval, Score, answers_in
 
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
-# Options of version 0.3 that have another name: the name, and values that are others.
-RENAMED = {"remasking": ("sampler", {"none": "auto"})}
+OLD_SAMPLER = "remasking"  # the name of `sampler` in version 0.3, whose "none" is "auto" now
 _NORMAL_95 = 1.96
 _RECORDED = Shaped(Recorded)
-# Parts of a result file whose keys are names of tasks and groups.
-_BY_TASK = ("results", "groups", "group_subtasks", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
+# The parts of a result file whose keys are names of tasks and groups.
+_BY_TASK = ("results", "groups", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What one task or group reports. Metrics are named as lm-eval does, `metric,filter`.
+    """The results of one task or group. Metrics have lm-eval's names, `metric,filter`.
 
-    `config` is the task's own. Of `--model mdlm` only: `options` are the decoding or likelihood options in effect,
-    `effective` the ranges that it recorded, such as steps -> (1, 1) and asked_masks -> the fewest and the most masks
-    that were asked for, `cache` the one in effect (the option, in older files), `cost` what the answers took, `audit`
-    what `cache_audit` found, `first_token` what it recorded of first tokens (`FirstTokens`), `endings` how many answers
-    end in which way. `truncated_prompts` of its prompts did not fit into the model's context and lost their beginning.
+    config: the task's own settings.
+    truncated_prompts: the number of prompts that did not fit into the model's context and lost their beginning.
+
+    Only `--model mdlm` records the following:
+
+    options: the decoding or likelihood options in effect.
+    effective: the smallest and the largest value of each of `Ranges`, such as steps -> (1, 1).
+    cache: the cache in effect (in older files the option).
+    cost: what the answers took.
+    audit: the findings of `cache_audit`.
+    first_token: the record of the likeliest first tokens (`FirstTokens`).
+    endings: the number of answers that ended in each way.
     """
 
     name: str
@@ -55,13 +61,8 @@ class TaskResult:
 
     @property
     def repeats(self) -> int:
-        """How many times each question was asked."""
-        return max(int(self.config.get("repeats", 1)), 1)
-
-    @property
-    def n_answers(self) -> int:
-        """To all questions."""
-        return self.n_questions * self.repeats
+        """The number of times that each question was asked."""
+        return max(self.config.get("repeats", 1), 1)
 
     @property
     def has_several_tokens(self) -> bool:
@@ -69,11 +70,14 @@ class TaskResult:
         return self.effective.get("returned_tokens", (0, 0))[1] > 1
 
     def is_accuracy(self, metric: str) -> bool:
-        """Whether this score is a share from 0 to 1 of which more is better."""
+        """Whether this score is a share from 0 to 1, and a higher one is better."""
         return 0 <= self.metrics[metric] <= 1 and bool(self.higher_is_better.get(metric.partition(",")[0], True))
 
     def share(self, metric: str) -> Score | None:
-        """A share of independent questions, as lm-eval's standard error has them; None without one and of no share."""
+        """The score as a share of independent questions, with lm-eval's standard error.
+
+        None if there is no standard error, or the score is not a share.
+        """
         mean, error, n = self.metrics[metric], self.standard_errors.get(metric), self.n_questions
         if error is None or not 0 <= mean <= 1 or not n:
             return None
@@ -81,7 +85,7 @@ class TaskResult:
         return Score(mean, max(error**2, answers**-2), answers, n)
 
     def interval(self, metric: str) -> Interval:
-        """Of what is no share: 1.96 standard errors."""
+        """The interval of a score that is not a share: 1.96 standard errors to each side."""
         mean, error = self.metrics[metric], self.standard_errors.get(metric)
         half = None if error is None else _NORMAL_95 * error
         return Interval(mean, half and mean - half, half and mean + half, self.n_questions)
@@ -89,10 +93,12 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class ResultFile:
-    """One result file, read from `place`. `groups` are lm-eval's groups with their members.
+    """One result file, read from `place`.
 
-    `mdlm` is what `--model mdlm` recorded, `config` is lm-eval's own; `model` is `built-in`, a hub id or a folder's
-    last part, `adapter` likewise.
+    config: lm-eval's own settings.
+    model, adapter: `built-in`, a hub id or a folder's last part.
+    mdlm: the record of `--model mdlm` or `--model mdlm-server`; None for other models.
+    groups: lm-eval's groups with their members.
     """
 
     path: str
@@ -104,7 +110,6 @@ class ResultFile:
     model_args: Mapping[str, Any]
     gen_kwargs: Mapping[str, Any]
     mdlm: Mapping[str, Any] | None
-    sweep: Mapping[str, Any]
     dtype: str
     limit: float | None
     chat_template: bool
@@ -125,18 +130,18 @@ class ResultFile:
 
     @property
     def top(self) -> list[TaskResult]:
-        """Groups with a score, and tasks, that are in no such group."""
+        """The groups with a score and the tasks that are inside no other group with a score."""
         inside = {member for group in self.group_results for member in self.groups[group]}
         return [one for one in (*self.group_results.values(), *self.tasks.values()) if one.name not in inside]
 
     @property
     def server(self) -> Mapping[str, Any]:
-        """What `--model mdlm-server` recorded of the engine that decoded; empty where this package did."""
+        """The record of the engine that decoded (`--model mdlm-server`); empty if this package decoded."""
         return (self.mdlm or {}).get("server") or {}
 
     @property
     def served_by(self) -> str:
-        """The engine and its version, such as "sglang 0.5.23"; "" where this package decoded."""
+        """The engine and its version, such as "sglang 0.5.23"; "" if this package decoded."""
         version = self.server.get("version")
         known = f", version {UNKNOWN}" if version == UNKNOWN else f" {version}"
         return f"{self.server['engine']}{known}" if version else ""
@@ -149,7 +154,7 @@ def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Pa
 
 
 def read_chosen_file(path: Path) -> ResultFile:
-    """A result file, or of a folder its newest one. Raises UnusableFile, which names the file that it is about."""
+    """Reads a result file, or the newest one in a folder. Raises UnusableFile, which names the file."""
     if not path.exists():
         raise UnusableFile(f"{path} does not exist")
     files = find_result_files(path) if path.is_dir() else [path]
@@ -163,33 +168,32 @@ def read_chosen_file(path: Path) -> ResultFile:
 
 
 def read_result_file(path: Path, name: str | None = None) -> ResultFile:
-    """Reads one file, which is called `name` (its path by default) from then on, without secrets (`redacted`).
+    """Reads one file without its secrets (`redacted`). The result's `path` is `name`, by default the file's path.
 
-    Raises UnusableFile, the only exception: it says why a file cannot be used.
+    Raises UnusableFile, and no other exception, if the file cannot be used.
     """
     content = read_json(path)
     if not isinstance(content, dict) or not {"results", "config"} <= content.keys():
         raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
-    content = redacted({**content, **_by_plain_names(content)})
+    content = redacted(content)
     _RECORDED.check(content)
     try:
-        return _parsed(content, path, name or str(path))
-    except KeyError as error:  # of a task or group that another part names
+        return _parsed({**content, **_by_plain_names(content)}, path, name or str(path))
+    except KeyError as error:  # a task or group that another part of the file names
         raise UnusableFile(f"names {error} in one place and lacks it in another") from error
 
 
 def _by_plain_names(content: Mapping[str, Any]) -> dict[str, Any]:
     """The parts by task under the tasks' own names: lm-eval 0.5 calls the task of a group `group::task`."""
-    found = {}
-    for part in _BY_TASK:
-        of_task = content.get(part)
-        if isinstance(of_task, dict):
-            found[part] = {str(name).rpartition("::")[2]: value for name, value in of_task.items()}
-    members = found.get("group_subtasks", {})
-    for group, names in members.items():
-        if isinstance(names, list):
-            members[group] = [name.rpartition("::")[2] if isinstance(name, str) else name for name in names]
-    return found
+    found = {
+        part: {_plain(name): value for name, value in content[part].items()} for part in _BY_TASK if part in content
+    }
+    members = content.get("group_subtasks", {})
+    return found | {"group_subtasks": {_plain(group): [*map(_plain, names)] for group, names in members.items()}}
+
+
+def _plain(name: str) -> str:
+    return name.rpartition("::")[2]
 
 
 def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -221,7 +225,6 @@ def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
         model_args=arguments,
         gen_kwargs=_arguments(config.get("gen_kwargs")),
         mdlm=mdlm,
-        sweep=config.get("mdlm_sweep") or {},
         dtype=(config.get("model_dtype") or "").removeprefix("torch."),
         limit=None if limit is None or all(t.n_questions == t.n_original for t in tasks.values()) else float(limit),
         chat_template=bool(content.get("chat_template")),
@@ -236,18 +239,8 @@ def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
     )
 
 
-def as_now(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded options under the names of this version."""
-    found = dict(options)
-    for name in found.keys() & RENAMED.keys():
-        now, values = RENAMED[name]
-        value = found.pop(name)
-        found[now] = values.get(value, value)
-    return found
-
-
 def _arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """As a mapping: from Python, lm-eval records them as they were given, also as `name=value,name=value`."""
+    """The arguments as a dictionary: a call from Python may have given lm-eval `name=value,name=value`."""
     if isinstance(given, str):
         return {name: value for name, _, value in (part.partition("=") for part in given.split(",")) if name}
     return dict(given or {})
@@ -262,10 +255,11 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
         settings = [one["options"] for one in mdlm["settings"] if name in one["tasks"]]
         if not settings:
             raise UnusableFile(f"states no settings of {name!r}")
-        options = as_now(settings[0])
-    cost = dict(recorded.get("cost", {}))
-    if "requests" in recorded:
-        cost["requests"] = recorded["requests"]
+        options = dict(settings[0])
+        if OLD_SAMPLER in options:
+            before = options.pop(OLD_SAMPLER)
+            options["sampler"] = "auto" if before == "none" else before
+    requests = {"requests": recorded["requests"]} if "requests" in recorded else {}
     return TaskResult(
         name=name,
         version=str(content["versions"][name]),
@@ -275,11 +269,9 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
         config=config,
         metadata=config.get("metadata") or {},
         options=options,
-        effective={
-            key: (int(recorded[key][0]), int(recorded[key][1])) for key in Ranges.__annotations__ if key in recorded
-        },
+        effective={key: (recorded[key][0], recorded[key][1]) for key in Ranges.__annotations__ if key in recorded},
         cache=recorded.get("cache", options.get("cache")),
-        cost=cost,
+        cost={**recorded.get("cost", {}), **requests},
         audit=recorded.get("audit") or {},
         truncated_prompts=recorded.get("truncated_prompts", 0),
         first_token=recorded.get("first_token") or {},
@@ -307,7 +299,7 @@ def _group(
         cost={
             key: (max if key == "peak_memory_bytes" else sum)(cost[key] for cost in costs)
             for key in set(costs[0]).intersection(*costs)
-            if not key.endswith(("_per_forward", "_occupancy"))  # ratios of these
+            if not key.endswith(("_per_forward", "_occupancy"))  # ratios of other keys
         },
         audit={},
         first_token={},

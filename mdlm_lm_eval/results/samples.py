@@ -1,4 +1,4 @@
-"""Answers to single questions, from the files of lm-eval's `--log_samples` (also compressed, `.jsonl.gz`)."""
+"""Reads answers to single questions from the files of lm-eval's `--log_samples` (also compressed, `.jsonl.gz`)."""
 
 import gzip
 import json
@@ -16,9 +16,9 @@ from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.suite import SUITE_METRIC, suite_task
 from mdlm_lm_eval.tasks import rule_sets
 
-# What identifies a question: its number, the digest of its document, and its set of the few-shot suite ("" without).
+# A question's identity: its number, the digest of its document, and its set of the few-shot suite ("" if it has none).
 Question = tuple[int, str, str]
-# The set that a question belongs to, and its score.
+# The set of a question (or the question itself if it has none), and its score.
 Answer = tuple[Hashable, float]
 
 SAMPLES = Shaped(list[Sample])
@@ -27,9 +27,9 @@ _NOTHING = frozenset(("", "[invalid]", "None"))
 
 
 def samples_path(result: Path, task: str) -> Path | None:
-    """The samples of a task beside a result file, None where there are none."""
-    date = result.stem.rpartition("_")[2]  # has no underscore; a name of the user's own may have some
-    with suppress(OSError, ValueError):  # what a task is called need not be a file's name
+    """The file of a task's samples beside a result file; None if there is none."""
+    date = result.stem.rpartition("_")[2]  # a date has no underscore; a name that the user chose may have some
+    with suppress(OSError, ValueError):  # a task's name may be one that no file can have
         endings = [f"{escape(task)}_{date}.jsonl{ending}" for ending in ("", ".gz")]
         names = [f"samples_{before}{ending}" for before in ("", "*::") for ending in endings]  # as lm-eval 0.5 writes
         return next((path for name in names for path in result.parent.glob(name)), None)
@@ -37,18 +37,18 @@ def samples_path(result: Path, task: str) -> Path | None:
 
 
 def read_samples(path: Path, shape: Shaped) -> list[dict[str, Any]]:
-    """The lines of a file of samples. Raises UnusableFile where it is cut off, or a line is of another shape."""
+    """The lines of a file of samples. Raises UnusableFile if it is cut off, or a line has another shape."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
             samples = [json.loads(line) for line in lines]
         shape.check(samples)
-    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:  # also of the shape
+    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:  # UnusableFile, too
         raise UnusableFile(f"has samples that cannot be read: {path.name!r} ({error})") from error
     return samples
 
 
 def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
-    """Metric (`metric,filter`) -> question -> score, of metrics that are one number per question."""
+    """Metric (`metric,filter`) -> question -> score, for metrics with one number per question."""
     scores: dict[str, dict[Question, float]] = defaultdict(dict)
     for sample in read_samples(path, SAMPLES):
         document = sample.get("doc")
@@ -59,15 +59,16 @@ def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
 
 
 def metrics_of(sample: Mapping[str, Any]) -> dict[str, float]:
-    """Those of one sample that are a number."""
+    """The metrics of one sample that are numbers."""
     found = {metric: sample.get(metric) for metric in sample["metrics"]}
     return {name: float(one) for name, one in found.items() if isinstance(one, int | float) and abs(one) <= LARGEST}
 
 
 def scores_by_question(file: ResultFile, unread: list[str] | None = None) -> dict[str, Mapping[str, Sequence[Answer]]]:
-    """Task -> `metric,filter` -> what each question shares with others, itself or its set of the suite, and its score.
+    """Task -> `metric,filter` -> each question's set (the question itself if it has none) and its score.
 
-    Of tasks with samples beside the file that can be read; `unread` gets a sentence about each of the others.
+    Tasks without readable samples beside the file are left out. If samples cannot be read, `unread` gets a sentence
+    about them.
     """
     found: dict[str, Mapping[str, Sequence[Answer]]] = {}
     for name in file.tasks:
@@ -89,13 +90,13 @@ def scores_by_question(file: ResultFile, unread: list[str] | None = None) -> dic
 
 
 def unparsed_answers(path: Path) -> Counter[str]:
-    """Filter -> answers that it found nothing in: empty, or lm-eval's own word for that."""
+    """Filter -> the number of answers in which it found nothing: its result is empty, or lm-eval's word for that."""
     samples = (one for one in read_samples(path, _FILTERED) if one.get("filter", "none") != "none")
     return Counter(one["filter"] for one in samples if {*map(str, one.get("filtered_resps", "?"))} <= _NOTHING)
 
 
 def pair_accuracies(answers: Mapping[str, Mapping[str, Sequence[Answer]]]) -> dict[str, tuple[float, int]]:
-    """Group of `mdlm_rules` -> share of its sets of which all three askings are right, and the number of sets.
+    """Group of `mdlm_rules` -> the share of its sets that are right all three times, and the number of sets.
 
     `answers` are those of `scores_by_question`; sets that were not asked three times do not count.
     """
@@ -106,6 +107,6 @@ def pair_accuracies(answers: Mapping[str, Mapping[str, Sequence[Answer]]]) -> di
             askings[task.group] += [(str(one), score == 1) for one, score in asked.get(SUITE_METRIC, ())]
     found = {}
     for group, own in askings.items():
-        with suppress(ValueError):  # --limit may leave no set whole
+        with suppress(ValueError):  # with --limit, there may be no complete set
             found[group] = rule_sets.pair_accuracy(own)
     return found

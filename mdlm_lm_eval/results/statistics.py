@@ -1,10 +1,10 @@
 """Scores with 95% intervals that hold near the ceiling, differences of them, and one correction for many comparisons.
 
-What varies is said by the caller. With rules fixed, as in every score and rank of the board, the questions of a set
-vary together (a set is asked under each of its rules), so that sets are the clusters. With rules random, a claim about
-rules that nobody asked, pairs of related rules are. `benchmarks/interval_coverage.py` measures all intervals here, and
-why none is a bootstrap: over 53 sets near 99% it covers 77 times of 100, and where all answers are right its width is
-zero.
+The caller chooses the source of variance. Every score and rank of the board is about the rules that were asked: rules
+are fixed, and sets of questions are the clusters, because a set is asked under each of its rules. For a claim about
+rules that nobody asked, rules are random, and pairs of related rules are the clusters.
+`benchmarks/interval_coverage.py` measures how often all these intervals hold. None is a bootstrap: over 53 sets near
+99%, a bootstrap interval holds 77 times of 100, and if all answers are right its width is zero.
 """
 
 import math
@@ -13,21 +13,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from statistics import covariance, fmean, variance
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mdlm_lm_eval.results.suite import cluster_of, related_rules
 
-if TYPE_CHECKING:
-    import numpy as np
-
 _QUANTILE = 0.975  # of a two-sided 95% interval
-_LEVEL = 0.05  # of all comparisons of a table together
-_MOST_ANSWERS = 1000  # that one score is taken to sum up
+_LEVEL = 0.05  # the chance of any false difference among all comparisons of a table
+_MOST_ANSWERS = 1000  # the most answers that one question's score may be the mean of
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the 95% interval around it; its ends are None where `n` independent values say nothing about it."""
+    """A mean and its 95% interval from `n` independent values; the ends are None if these values do not give any."""
 
     mean: float
     low: float | None
@@ -36,17 +34,17 @@ class Interval:
 
     @property
     def half_width(self) -> float | None:
-        """Half the distance of the ends: the number after ±, of an interval that is symmetric."""
+        """Half the distance between the ends: the number after ± of a symmetric interval."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
     @property
     def is_significant(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether zero is outside the interval."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     @property
     def in_words(self) -> str:
-        """Such as "84.4 (82.5 to 86.1)", or the mean alone; ends that one digit does not tell apart have two."""
+        """The mean and the ends, such as "84.4 (82.5 to 86.1)". Ends that are equal with one decimal get two."""
         if self.low is None or self.high is None:
             return f"{self.mean:z.1f}"
         digits = 1 if f"{self.low:z.1f}" != f"{self.high:z.1f}" else 2
@@ -54,31 +52,33 @@ class Interval:
 
     @property
     def with_significance(self) -> str:
-        """The same of a difference; where it is not significant, between which limits it lies."""
+        """A difference in words; one that is not significant is called so, with its limits."""
         if self.low is None or self.high is None or self.is_significant:
             return self.in_words
         return f"{self.mean:z.1f}, not significant (95%): between {self.low:+z.1f} and {self.high:+z.1f}"
 
     @property
     def signed(self) -> str:
-        """Of a difference, such as "-7.3 (-13.0 to -1.6)"."""
+        """A difference with its sign, such as "-7.3 (-13.0 to -1.6)"."""
         ends = "" if self.low is None or self.high is None else f" ({self.low:+z.1f} to {self.high:+z.1f})"
         return f"{self.mean:+z.1f}{ends}"
 
     def scaled(self, factor: float) -> "Interval":
-        """In other units, such as percentage points."""
+        """The same interval in other units, such as percentage points."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
         return Interval(factor * self.mean, low, high, self.n)
 
 
 @dataclass(frozen=True)
 class Score:
-    """The mean of scores from 0 to 1, and what a comparison with another on the same questions needs.
+    """The mean of scores from 0 to 1, with all that a comparison with another mean on the same questions needs.
 
-    `within` is the variance of the mean over questions, estimated from `n_clusters` clusters of `n` answers. `parts`
-    are what each cluster adds to the mean beyond its share, in the order of `clusters`; both are empty where only the
-    score is known. `seeds` are the scores of several models whose mean this is, and which are random, too. With
-    `is_random` the clusters are rules and not questions.
+    within: the variance of the mean over questions, estimated from the clusters.
+    n: the number of answers, in `n_clusters` clusters.
+    parts: the deviation from the mean that each cluster adds, in the order of `clusters`; both are empty if only the
+        score is known.
+    seeds: the scores of several training seeds, if this is their mean; seeds are random, too.
+    is_random: whether clusters are rules, and not sets of questions.
     """
 
     mean: float
@@ -97,7 +97,7 @@ class Score:
 
     @property
     def interval(self) -> Interval:
-        """Of the score. Its ends are None where one cluster alone says nothing about it."""
+        """The score's 95% interval. Its ends are None if there is one cluster only."""
         if self.n_clusters < 2:
             return Interval(self.mean, None, None, self.n)
         degrees = _degrees(self.within, self.n_clusters - 1, self.between, len(self.seeds) - 1)
@@ -106,7 +106,7 @@ class Score:
 
 @dataclass(frozen=True)
 class McNemar:
-    """Questions that only one of two models answers; `p` is the exact two-sided probability."""
+    """The numbers of questions that only one of two models answers, and the exact two-sided probability `p`."""
 
     only_first: int
     only_second: int
@@ -124,11 +124,11 @@ def _t(degrees: float, quantile: float) -> float:
 
 
 def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]], repeats: int = 1) -> Score:
-    """The mean over tasks of their questions' mean score, with rules fixed; of each question its set and its score.
+    """The mean over tasks of their questions' mean score, with rules fixed.
 
-    The questions of a set are one cluster, in whatever tasks they are; those of a task are compared with its own mean
-    (linearisation for strata: Woodruff 1971). Each was asked `repeats` times, and its score sums up the answers, or
-    those in the slots of a sheet.
+    `by_task` has each question's set and its score. The questions of a set are one cluster, also across tasks. Each
+    score is compared with the mean of its own task (linearisation for strata: Woodruff 1971). A question was asked
+    `repeats` times, and its score is the mean of these answers, or of the slots of a sheet.
     """
     parts: dict[Hashable, float] = {}
     means = []
@@ -142,19 +142,19 @@ def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]], repea
 
 
 def answers_in(score: float) -> int:
-    """How many answers a score sums up at least: 5/16 sums up 16."""
+    """The least number of answers that a score can be the mean of: 16 for 5/16."""
     return Fraction(score).limit_denominator(_MOST_ANSWERS).denominator
 
 
 def score_of_tasks(scores: Mapping[str, float], n_questions: Mapping[str, int]) -> Score:
-    """The same where only the tasks' scores and numbers of questions are known: every question is a set alone."""
+    """The mean over tasks of which only scores and numbers of questions are known; each question is its own cluster."""
     n = sum(n_questions.values())
     within = sum(one * (1 - one) / max(n_questions[task] - 1, 1) for task, one in scores.items()) / len(scores) ** 2
     return Score(fmean(scores.values()), max(within, n**-2), n, n)
 
 
 def mean_of_tasks(scores: Sequence[Score]) -> Score:
-    """The mean of the scores of several tasks, whose questions may share sets."""
+    """The mean of the scores of several tasks. Questions of different tasks may belong to one set."""
     if len(scores) == 1:
         return scores[0]
     if not all(one.parts for one in scores):
@@ -168,9 +168,9 @@ def mean_of_tasks(scores: Sequence[Score]) -> Score:
 
 
 def score_over_rules(scores: Mapping[str, float], n: int) -> Score:
-    """The mean over tasks of `n` questions as an estimate for rules that nobody asked: rules are random.
+    """The mean over tasks of `n` questions, as an estimate for rules that nobody asked.
 
-    Pairs of related rules are the clusters.
+    Rules are random, and pairs of related rules are the clusters.
     """
     mean = fmean(scores.values())
     parts: dict[Hashable, float] = dict.fromkeys(map(related_rules, scores), 0.0)
@@ -180,7 +180,7 @@ def score_over_rules(scores: Mapping[str, float], n: int) -> Score:
 
 
 def mean_of_seeds(scores: Sequence[Score]) -> Score:
-    """The mean of the scores of several seeds on the same questions, with seeds as random."""
+    """The mean of the scores of several training seeds on the same questions. Seeds are random."""
     first = scores[0]
     means = [one.mean for one in scores]
     if len(scores) == 1:
@@ -196,17 +196,17 @@ def mean_of_seeds(scores: Sequence[Score]) -> Score:
 def _clustered(mean: float, parts: Mapping[Hashable, float], n: int) -> Score:
     k = len(parts)
     within = k / (k - 1) * sum(part * part for part in parts.values()) if k > 1 else 0.0
-    # Nobody is surer than one answer more or less (the correction in Newcombe's method 10), and no mean of k values
-    # from 0 to 1 varies more than that of k right or wrong ones.
+    # The least standard error is one answer of n (the correction in Newcombe's method 10), but the mean of k values
+    # from 0 to 1 varies at most like that of k right or wrong answers.
     least = min(n**-2, mean * (1 - mean) / k) if 0 < mean < 1 else n**-2
     return Score(mean, max(within, least), n, k, tuple(parts), tuple(parts.values()))
 
 
 def difference(first: Score, second: Score) -> Interval:
-    """`second - first` from the limits of both, squared and added (Newcombe 1998, method 10; MOVER).
+    """The interval of `second - first`, from the limits of both scores (Newcombe 1998, method 10; MOVER).
 
-    Scores of the same clusters are paired by them, seeds by their order where both have as many; others are
-    independent. No end is beyond -1 or 1, and no width is zero.
+    Scores with the same clusters are paired by cluster, and equally many seeds are paired in their order; other scores
+    and seeds are independent. The ends are within -1 and 1, and the width is never zero.
     """
     mean, n = second.mean - first.mean, min(first.n, second.n)
     if min(first.n_clusters, second.n_clusters) < 2:
@@ -223,13 +223,13 @@ def difference(first: Score, second: Score) -> Interval:
 
 
 def against(baseline: Score, other: Score) -> str:
-    """A difference to a baseline in points, "equal" where every question has the same score in both."""
+    """The difference to a baseline in points; "equal" if every question has the same score in both."""
     is_same = bool(other.parts) and baseline == other
     return "equal" if is_same else difference(baseline, other).scaled(100).signed
 
 
 def pairing(scores: Iterable[Score]) -> str:
-    """How differences of scores are made, in words."""
+    """Whether differences of these scores are paired by question, in words."""
     return "paired by question" if all(one.parts for one in scores) else "unpaired (see --log_samples)"
 
 
@@ -255,8 +255,11 @@ def _degrees(within: float, of_within: float, between: float, of_between: float)
 
 
 def _limits(score: Score, quantile: float) -> tuple[float, float]:
-    """Where questions vary, Wilson's limits for the number of independent questions with the same variance; where rules
-    do, whose scores differ least in logits, those of the mean's logit (delta method).
+    """The limits of a score.
+
+    If questions are random, these are Wilson's limits for the number of independent questions that gives the same
+    variance. If rules are random, they are the limits of the mean's logit (delta method), as logits vary least between
+    rules.
     """
     mean, error = score.mean, math.sqrt(score.within + score.between)
     is_inside = 0 < mean < 1
@@ -264,13 +267,13 @@ def _limits(score: Score, quantile: float) -> tuple[float, float]:
         logit, half = math.log(mean / (1 - mean)), quantile * error / mean / (1 - mean)
         low, high = ((1 + math.tanh(end / 2)) / 2 for end in (logit - half, logit + half))
         return low, high
-    alike = score.n if score.is_random else score.n_clusters  # all right or all wrong: a set counts once
+    alike = score.n if score.is_random else score.n_clusters  # if all answers are right or all wrong, a set counts once
     n = mean * (1 - mean) / error**2 if is_inside else alike
     return wilson(mean, n, quantile)
 
 
 def wilson(mean: float, n: float, quantile: float = 1.959964) -> tuple[float, float]:
-    """Wilson's limits of a share of `n` questions, which need not be whole (Dean and Pagano 2015)."""
+    """Wilson's limits of a share of `n` questions; `n` need not be a whole number (Dean and Pagano 2015)."""
     square = quantile * quantile
     middle = (mean + square / 2 / n) / (1 + square / n)
     half = quantile / (1 + square / n) * math.sqrt(mean * (1 - mean) / n + square / 4 / n / n)
@@ -284,9 +287,11 @@ def _added(one: float, other: float, share: float) -> float:
 # Many comparisons
 
 
-def comparisons(scores: Sequence[Score]) -> "np.ndarray":
-    """[score, other] -> the two-sided probability of a difference as large where there is none (Student's t)."""
-    import numpy as np
+def comparisons(scores: Sequence[Score]) -> np.ndarray:
+    """The two-sided probability of a difference as large as between each two scores by chance (Student's t).
+
+    The array's shape is [scores, scores].
+    """
     from scipy.special import stdtr
 
     first = next((one for one in scores if one.parts), scores[0])
@@ -307,10 +312,8 @@ def comparisons(scores: Sequence[Score]) -> "np.ndarray":
     return np.asarray(2 * stdtr(degrees, -np.abs(means[:, None] - means[None]) / np.sqrt(variances)))
 
 
-def holm(probabilities: "np.ndarray") -> "np.ndarray":
-    """Which of many hypotheses are refused so that 95 of 100 tables refuse no true one (Holm 1979)."""
-    import numpy as np
-
+def holm(probabilities: np.ndarray) -> np.ndarray:
+    """A boolean per hypothesis: whether it is rejected, so that 95 of 100 tables reject no true one (Holm 1979)."""
     order = np.argsort(probabilities, kind="stable")
     is_small = probabilities[order] * (len(order) - np.arange(len(order))) <= _LEVEL
     refused = np.empty(len(order), dtype=bool)
@@ -348,7 +351,7 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[Hashable]) ->
 
 
 def correlation_interval(r: float, n: int) -> tuple[float, float] | None:
-    """Fisher's 95% interval of Pearson's r, of `n` independent pairs or clusters of them; None below four."""
+    """Fisher's 95% interval of Pearson's r over `n` independent pairs, or clusters of pairs; None if `n` is below 4."""
     if n < 4 or not -1 < r < 1:
         return None
     half = _t(math.inf, _QUANTILE) / math.sqrt(n - 3)
@@ -356,10 +359,10 @@ def correlation_interval(r: float, n: int) -> tuple[float, float] | None:
 
 
 def t_interval(values: Sequence[float]) -> Interval:
-    """Mean of independent values with Student's t interval of n - 1 degrees of freedom."""
+    """The mean of independent values with Student's t interval of n - 1 degrees of freedom."""
     return clustered_interval(values, range(len(values)))
 
 
 def interval_over_tasks(values: Mapping[str, float]) -> Interval:
-    """Mean over tasks (name -> value on any scale), clustered by word rule; the rules are taken as independent."""
+    """The mean over tasks (name -> value on any scale), clustered by word rule; rules count as independent."""
     return clustered_interval([*values.values()], [cluster_of(task) for task in values])

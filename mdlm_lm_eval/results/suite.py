@@ -1,4 +1,4 @@
-"""What there is to know of the few-shot suite without building it: versions and task names."""
+"""The few-shot suite's versions, task names and rules, without building its tasks."""
 
 import hashlib
 import re
@@ -11,12 +11,12 @@ import yaml
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.tasks.rule_sets import PAIRS
 
-SUITE_METRIC = "exact_match,none"  # of its tasks
+SUITE_METRIC = "exact_match,none"
 # The suite within the tasks folder; other tasks there have versions of their own.
 _TASK_FOLDERS = ("context", "slot", "position", "locality", "rules")
 _PYTHON = ("few_shot", "prompts", "questions", "rule_sets", "settings")
 _SOURCES = ("words", "_suite_yaml", "_open_ended_yaml", "_fixed_slot_yaml", *(f"{name}.py" for name in _PYTHON))
-# Generated groups beside the suite -> how the names of their tasks and subgroups begin.
+# Generated groups beside the suite -> the beginnings of the names of their tasks and subgroups.
 _GENERATED = {
     "mdlm_parallel": ("mdlm_parallel",),
     "mdlm_infill": ("mdlm_infill",),
@@ -30,10 +30,12 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """One task of the suite. `task` is rule and distractor, which all of a task's variants share.
+    """One task of the suite.
 
-    `asks` is the family of its questions, mdlm_context or mdlm_rules. `question` is None in the open-ended tasks,
-    `position` in the mixed ones.
+    task: its rule and distractor, which all variants of a task share.
+    asks: the family of its questions, mdlm_context or mdlm_rules.
+    question: the place of the question; None in open-ended tasks.
+    position: the position of the relevant examples; None if they are mixed with the distractors.
     """
 
     task: str
@@ -60,7 +62,7 @@ class SuiteTask:
 
 @cache
 def task_names() -> frozenset[str]:
-    """Rule and distractor of every task, such as `country_smallest`."""
+    """The rule and distractor of every task, such as `country_smallest`."""
     return frozenset(path.stem.removeprefix("mdlm_") for path in (tasks_path() / "context").glob("mdlm_*_*.yaml"))
 
 
@@ -72,7 +74,7 @@ def current_version() -> str:
 
 @cache
 def suite_task(name: str) -> SuiteTask | None:
-    """The suite's task of this name, None for any other task."""
+    """The suite's task of this name; None for any other task."""
     match = _NAME.fullmatch(name)
     if match is None or match["task"] not in task_names() or (match["slot"] and match["position"]):
         return None
@@ -89,19 +91,19 @@ def generated_group(name: str) -> str:
 
 @cache
 def cluster_of(task: str) -> str:
-    """What a task shares with others: the word rule of a few-shot task; any other task stands alone."""
+    """The word rule of a few-shot task, which several tasks share; the name of any other task."""
     known = suite_task(task if task.startswith("mdlm_") else f"mdlm_{task}")
     return known.task.rpartition("_")[0] if known else task
 
 
 def related_rules(task: str) -> str:
-    """The pair of related rules of a few-shot task, such as "country, capitalised"; any other task stands alone."""
+    """The pair of related rules of a few-shot task, such as "country, capitalised"; the name of any other task."""
     rule = cluster_of(task)
     return next((", ".join(pair) for pair in PAIRS if rule in pair), rule)
 
 
 def suite_info(names: Iterable[str]) -> dict[str, str]:
-    """Version and content hash of the few-shot suite, empty where no task of it is among `names`.
+    """The few-shot suite's version and content hash; empty if no task of the suite is among `names`.
 
     The hash is sha256 over the relative names and contents of the files that make the questions.
     """

@@ -11,14 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from mdlm_leaderboard.board import (
-    Board,
-    Estimate,
-    Row,
-    Section,
-    at_most,
-    change,
-)
+from mdlm_leaderboard.board import Board, Estimate, Row, Section, at_most, change
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.figures import Chart
 from mdlm_leaderboard.scores import command_of
@@ -28,7 +21,7 @@ from mdlm_lm_eval.results.markdown import aligned
 from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.statistics import against
 
-_MOST_BASELINES = 40  # rows of a table that has differences to each of its rows
+_MOST_BASELINES = 40  # the most rows of a table that has differences to each of its rows
 _SERVER_FACTS = {"said": "settings the server says", "stated": "settings stated", "unknown": "settings unknown"}
 _FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_audit", "batch_size", "torch")
 
@@ -40,17 +33,16 @@ def write_page(
     pages: Mapping[str, str],
     output: Path,
     baseline: str = "",
-) -> Path:
-    """Writes `index.html` into `output` beside its figures; `findings` are those of `build`.
+) -> None:
+    """Writes `index.html` into `output` beside its figures.
 
-    `pages` are those of the questions of result files.
-
-    Style and script are in the page, whose content security policy names them by their hashes: text from a result file
-    that looks like a script does not run.
+    `findings` are those of `build`, `pages` the pages of questions by the path of their result file. Style and script
+    are in the page, and its content security policy allows only their hashes: text from a result file that looks like a
+    script does not run.
     """
     rows = [row for section in board.sections for row in section.rows]
     chosen = [row.id for section in board.sections if (row := section.baseline(baseline))]
-    return render(
+    render(
         "page",
         output / "index.html",
         board=board,
@@ -79,7 +71,7 @@ def markdown(board: Board, findings: Iterable[str] = (), baseline: str = "") -> 
 
 
 def _words(board: Board) -> dict[str, Any]:
-    """What page and Markdown say."""
+    """The variables that the templates of page and Markdown share."""
     sources = {row.who.source for section in board.sections for row in section.rows}
     return {
         "main": board.main,
@@ -99,35 +91,29 @@ def _environment() -> Environment:
     )
 
 
-def render(name: str, path: Path, **content: Any) -> Path:
+def render(name: str, path: Path, **content: Any) -> None:
     """Writes a page from the template, the style and the script of this folder that have this name."""
     style, script = (
         files("mdlm_leaderboard").joinpath("page", f"{name}{ending}").read_text("utf-8") for ending in (".css", ".js")
     )
-    html = (
-        _environment()
-        .get_template(f"{name}.html.jinja")
-        .render(
-            style=Markup(style),  # ours, from this folder
-            script=Markup(script),
-            style_hash=_hash(style),
-            script_hash=_hash(script),
-            **content,
-        )
-    )
+    ours = {"style": Markup(style), "script": Markup(script)}  # are not escaped, since they are files of this folder
+    hashes = {"style_hash": _hash(style), "script_hash": _hash(script)}
+    html = _environment().get_template(f"{name}.html.jinja").render(**ours, **hashes, **content)
     path.write_text(html, encoding="utf-8")
-    return path
 
 
 def _cost_cells(section: Section) -> dict[str, list[tuple[str, float | None, str]]]:
-    """Of every row its costs: name, number, and the number in as many decimals as others of its column have."""
+    """Row -> its costs: name, number, and the number in words, with equally many decimals in a column."""
     columns = {name: [row.cost(name) for row in section.rows] for name in section.costs}
     shown = [[(name, *one) for one in zip(own, aligned(own), strict=True)] for name, own in columns.items()]
     return {row.id: [own[n] for own in shown] for n, row in enumerate(section.rows)}
 
 
 def _versus(section: Section, row: Row, of: Callable[[Row], Estimate | None], chosen: Sequence[str]) -> str:
-    """JSON of a row's differences, baseline -> in words; of a large table to its first row and the chosen one alone."""
+    """JSON of a row's differences in words, by baseline. A large table has only its first and its chosen rows.
+
+    "" if there is no difference.
+    """
     one, is_small = of(row), len(section.rows) <= _MOST_BASELINES
     others = [other for n, other in enumerate(section.rows) if is_small or n == 0 or other.id in chosen]
     known = {other.id: base.score for other in others if other is not row and (base := of(other)) and base.score}
@@ -136,7 +122,7 @@ def _versus(section: Section, row: Row, of: Callable[[Row], Estimate | None], ch
 
 
 def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
-    """What made a row: every command with its files, and the settings and versions that all of its files share."""
+    """The commands of a row, each with its files, and the settings and versions that all of its files share."""
     commands: dict[str, list[ResultFile]] = {}
     for file in found:
         commands.setdefault(command_of(file), []).append(file)
