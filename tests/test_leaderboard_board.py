@@ -107,6 +107,13 @@ def test_questions_that_only_examples_answer_are_a_table_of_their_own_and_the_fi
     assert "(mdlm_context)" in second.title
 
 
+def test_a_file_whose_tasks_have_different_settings_is_named(tmp_path: Path) -> None:
+    content = suite_file(n_masks=2)
+    content["configs"][next(iter(content["configs"]))]["metadata"] = {"fewshot_distractors": 10}
+    found = reasons(board(tmp_path, mixed=content, good=suite_file(n_masks=200)))
+    assert found == {"mixed.json": "asks its few-shot tasks in different settings"}
+
+
 def test_scores_that_disagree_are_not_used_and_those_that_agree_count_once(tmp_path: Path) -> None:
     found = board(
         tmp_path,

@@ -64,8 +64,8 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[l
 def _shown(scores: list[tuple[float, float]]) -> list[str]:
     points = _paired(scores).scaled(100)
     exactly, as_run = (fmean(own) for own in zip(*scores, strict=True))
-    ends = "–" if points.low is None else f"{points.low:.1f} to {points.high:.1f}"
-    return [f"{100 * as_run:.1f}", f"{100 * exactly:.1f}", f"{points.mean:+.1f}", ends]
+    ends = "–" if points.low is None else f"{points.low:z.1f} to {points.high:z.1f}"
+    return [f"{100 * as_run:.1f}", f"{100 * exactly:.1f}", f"{points.mean:+z.1f}", ends]
 
 
 def _paired(scores: list[tuple[float, float]]) -> Interval:

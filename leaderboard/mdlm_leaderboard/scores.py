@@ -130,6 +130,10 @@ def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Score
     partial = ~is_benchmark & (n_tasks != len(task_names()))
     # Tasks of the suite in cells with fewer than 16 tasks are shown like any other benchmark.
     shown = {*zip(table.loc[partial, "file"], table.loc[partial, "name"], strict=True)}
+    unshown = shown - {*zip(table.loc[is_benchmark, "file"], table.loc[is_benchmark, "name"], strict=True)}
+    refused += [
+        (path, "asks its few-shot tasks in different settings") for path in sorted({path for path, _ in unshown})
+    ]
     is_shown = [
         not suite_task(one.name) or (one.file, one.name) in shown for one in table[is_benchmark].itertuples(False)
     ]

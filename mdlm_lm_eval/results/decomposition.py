@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
-from mdlm_lm_eval.results.statistics import Score, mean_of_seeds, score_of_sets
+from mdlm_lm_eval.results.statistics import Score, mean_of_seeds, score_of_questions
 
 #: Share -> the letters of `labels.LabelTokens.letter` that it counts.
 SHARES = {
@@ -58,13 +60,27 @@ def decomposition_of(tasks: Sequence[TaskResult]) -> Decomposition | None:
     recorded = [task.first_token for task in tasks]
     if not recorded or not all(one.get("letters") for one in recorded):
         return None
-    shares = {}
-    for name, counted in SHARES.items():
-        if name in _OF_ANSWER and any("L" in one["letters"] for one in recorded):
-            continue
-        scores = {task.name: [(of_set, float(letter in counted)) for of_set, letter in _by_set(task)] for task in tasks}
-        shares[name] = score_of_sets(scores)
+    shares = _shares(tasks, SHARES)
     return Decomposition(shares, fmean(one["entropy"] for one in recorded))
+
+
+def decoded_share(task: TaskResult) -> Score | None:
+    """The share of a task's answers that are right as decoded; None if its first tokens or right labels are unknown."""
+    return _shares([task], ["decoded"]).get("decoded") if task.first_token.get("letters") else None
+
+
+def _shares(tasks: Sequence[TaskResult], names: Iterable[str]) -> dict[str, Score]:
+    """Those of the shares `names` that are known; all tasks have first tokens."""
+    letters = [task.first_token["letters"] for task in tasks]
+    likeliest = np.array([*"".join(letters)])
+    sets = [of_set for task in tasks for of_set in _sets(task)]
+    known = [name for name in names if name not in _OF_ANSWER or "L" not in likeliest]
+    return {
+        name: score_of_questions(
+            sets, np.isin(likeliest, [*SHARES[name]]).astype(float), [*map(len, letters)], len(sets)
+        )
+        for name in known
+    }
 
 
 def over_seeds(found: Sequence[Decomposition]) -> Decomposition:
@@ -85,9 +101,8 @@ def said_of(file: ResultFile) -> list[str]:
     return [f"{name}, {line}" for name, line in lines.items()] if len(lines) > 1 else [*lines.values()]
 
 
-def _by_set(task: TaskResult) -> Iterable[tuple[str, str]]:
+def _sets(task: TaskResult) -> list[str]:
+    """The set of each question; if they are not recorded, each question is a set of its own."""
     letters = task.first_token["letters"]
     sets = (task.first_token.get("sets") or "").split()
-    return zip(
-        sets if len(sets) == len(letters) else (f"{task.name} {n}" for n in range(len(letters))), letters, strict=True
-    )
+    return sets if len(sets) == len(letters) else [f"{task.name} {n}" for n in range(len(letters))]
