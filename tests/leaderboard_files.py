@@ -3,9 +3,12 @@
 import json
 from collections.abc import Iterable
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mdlm_leaderboard.board import Board
+from mdlm_leaderboard.build import read_board
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, defaults_of
 from mdlm_lm_eval.results.suite import current_version
 from tests.conftest import data
@@ -13,6 +16,12 @@ from tests.conftest import data
 RULES = ("country", "capitalised", "verb", "adjective", "animal", "colour", "emotion", "object")
 TASKS = tuple(f"{rule}_{distractor}" for rule in RULES for distractor in ("smallest", "largest"))
 HASH = "1cfd7802b88844aa07d9c50e47a1b323734bada3a5e7eb2bf50ae8536c045dcb"
+
+
+@cache
+def committed_board() -> Board:
+    """The board of the committed results, which takes seconds."""
+    return read_board(Path(__file__).parents[1] / "leaderboard" / "results")
 
 
 def result_file(

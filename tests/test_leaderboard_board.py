@@ -19,9 +19,17 @@ from mdlm_lm_eval.results import load
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
 from tests.conftest import data
-from tests.leaderboard_files import TASKS, gsm8k_file, result_file, served, six_cells, suite_file, write, write_answers
-
-RESULTS = Path(__file__).parents[1] / "leaderboard" / "results"
+from tests.leaderboard_files import (
+    TASKS,
+    committed_board,
+    gsm8k_file,
+    result_file,
+    served,
+    six_cells,
+    suite_file,
+    write,
+    write_answers,
+)
 
 
 def board(folder: Path, **contents: Any) -> Board:
@@ -269,7 +277,7 @@ def test_the_command_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_the_committed_results_are_all_used() -> None:
-    found = read_board(RESULTS)
+    found = committed_board()
     assert found.scores.refused == ()
     assert {path for row in rows(found) for path in row.files} == set(found.scores.files)
     assert {row.who.source for row in rows(found)} == {"measured here"}
