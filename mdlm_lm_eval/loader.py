@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mdlm_lm_eval.options import OptionError, built_in_names, short_name
+from mdlm_lm_eval.options import OptionError, built_in_names, did_you_mean, short_name
 from mdlm_lm_eval.registry import KINDS, ROW_DECODERS, SAMPLERS, digest_of
 
 _named: list[str] = []  # modules that the user named
@@ -77,7 +77,7 @@ class Foreign:
 def load_foreign(option: str, named: str) -> Foreign:
     """Loads the object that FILE.py:NAME or module:NAME names, once in a process. NAME may be CLASS.METHOD.
 
-    Raises OptionError if there is no such file.
+    Raises OptionError if there is no such file or name.
     """
     if (option, named) not in _foreign:
         place, _, name = named.rpartition(":")
@@ -86,6 +86,9 @@ def load_foreign(option: str, named: str) -> Foreign:
         found = known or Foreign(None, None, path)
         with found.at_home():
             module = import_module(place) if path is None else sys.modules[_load_file(path, option, alone=False)]
+        if name.partition(".")[0] not in dir(module):
+            hint = did_you_mean(name, dir(module))
+            raise OptionError(f"{option}={named}: {place} has no {name}" + (f"; {hint}" if hint else ""))
         thing = operator.attrgetter(name)(module)
         owner = operator.attrgetter(name.rpartition(".")[0])(module) if "." in name else None
         if path is None and (digest := digest_of(place)) is not None:

@@ -322,9 +322,14 @@ def _pairs(row: Row, pair: tuple[int, int]) -> Interval | None:
     return None if one is None or one.pairs is None else Interval(100 * one.pairs, None, None, 1)
 
 
+def first_token_share(row: Row, n_masks: int, name: str) -> Score | None:
+    """A share of the first tokens at a number of masks; None if it was not recorded."""
+    one = row.curve("masks").get(n_masks)
+    return one.decomposition.shares.get(name) if one and one.decomposition else None
+
+
 def _share(row: Row, pair: tuple[int, int], name: str) -> Interval | None:
-    one = row.curve("masks").get(pair[1])
-    share = one.decomposition.shares.get(name) if one and one.decomposition else None
+    share = first_token_share(row, pair[1], name)
     return share.interval.scaled(100) if share else None
 
 
@@ -336,7 +341,7 @@ COLUMNS = (
     Column("most", "at {most} (%)", "accuracy, by which rows are ranked", lambda row, pair: _at(pair[1], row)),
     Column("few", "at {few} (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
     Column("loss", "loss, {from_} to {most}", "accuracy lost, in points", loss),
-    Column("among", "among letters, {most} (%)", "before any ban", partial(_share, name="among_labels")),
+    Column("among_labels", "among letters, {most} (%)", "before any ban", partial(_share, name="among_labels")),
     Column("eos", "EOS, {most} (%)", "the likeliest token is the end of text", partial(_share, name="eos")),
     Column("pairs", "whole sets (%)", "sets of which all three askings are right, at {most}", _pairs),
     Column("dots_loss", "loss to dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),

@@ -31,7 +31,8 @@ def read_board(results: Path, title: str = "", with_published: bool = False, lea
     scores = scores_of(*read_folder(results, leave_out=leave_out))
     if scores.table.empty:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in scores.refused)
-        raise OptionError(f"{str(results)!r} holds no usable result file (*.json of lm-eval){reasons}")
+        what = "holds no usable result file (*.json of lm-eval)" if results.exists() else "does not exist"
+        raise OptionError(f"{results} {what}{reasons}")
     title = title or _title_of(scores)
     published = pd.read_csv(_PUBLISHED, comment="#").fillna({"adapter": ""}) if with_published else pd.DataFrame()
     return board_of(scores, title, published)

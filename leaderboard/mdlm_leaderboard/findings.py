@@ -49,15 +49,19 @@ def masks_finding(section: Section) -> str:
         )
         return f"{first}; they cost {short_name(worst.who.model)} most: {high}."
     name = "the built-in model" if before.who.model == BUILT_IN else short_name(before.who.model)
-    cost = f"{loss_of(before, section).with_significance} points of accuracy (from {few} to {most} masks)"
-    sentence = f"Appended masks cost {name} {cost}."
+    sentence = f"Appended masks cost {name} {_cost(before, section)} points of accuracy (from {few} to {most} masks)."
     if not others:
         return sentence
-    parts = [
-        f"{_adapter(row)}: {_most(row, section)}, loss {loss_of(row, section).with_significance}" for row in others
-    ]
-    first = f"Accuracy at {most} masks: {_most(before, section)} before fine-tuning."
-    return f"{sentence} {first} After it: {'; '.join(parts)}."
+    best = max(others, key=lambda row: row.curve("masks")[most].mean)
+    among = "" if len(others) == 1 else f", the best of {len(others)} fine-tunings"
+    return (
+        f"{sentence} At {most} masks it is right in {_most(before, section)}. {_adapter(best)}{among}, raises this to "
+        f"{_most(best, section)}; it loses {_cost(best, section)} points."
+    )
+
+
+def _cost(row: Row, section: Section) -> str:
+    return loss_of(row, section).with_significance
 
 
 def loss_of(row: Row, section: Section) -> Interval:

@@ -12,7 +12,7 @@ from mdlm_lm_eval.presets import load_preset, preset_names, run_of
 
 def shown(name: str) -> str:
     """Comments about a preset, followed by its command."""
-    run, options = run_of(name), load_preset(name)
+    options, run = load_preset(name), run_of(name)
     unsafe = "HF_ALLOW_CODE_EVAL=1 " if "--confirm_run_unsafe_code" in run.flags else ""
     target = "" if run.is_target else "; settings only: the authors' task differs from lm-eval's, expect another number"
     lines = [f"# published: {run.score or 'no score'} ({run.source}){target}"]

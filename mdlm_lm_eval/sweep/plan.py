@@ -71,6 +71,8 @@ class Cell:
         preset = str(self.arguments.get("preset") or "").replace("/", "__") or None
         more = {name: getattr(self, name) for name in _OF_TASKS} | {"preset": preset}
         settings |= {name: value for name, value in more.items() if value is not None}
+        if settings.get("sampler") == "auto":
+            settings["sampler"] = "built-in"
         words = [self.task, *(f"{name}={value}" for name, value in settings.items())]
         return f"{self.model}/{_UNSAFE.sub('_', ','.join(words))}"
 

@@ -49,7 +49,7 @@ addEventListener("DOMContentLoaded", async () => {
 
   for (const question of questions) {
     const last = question.prompts[0] ?? "";
-    question.what = last.slice(-120).replace(/\s+/g, " ").trim();
+    question.what = (last.length > 120 ? last.slice(-120).replace(/^\S*\s/, "… ") : last).replace(/\s+/g, " ").trim();
     question.right = question.runs.map(isRight);
     question.length = Math.max(0, ...question.runs.map((run) => said(run).length));
     question.text = null;

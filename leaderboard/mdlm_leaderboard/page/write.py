@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from mdlm_leaderboard.board import Board, Estimate, Row, Section, at_most, change
+from mdlm_leaderboard.board import Board, Estimate, Row, Section, at_most, change, first_token_share
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.figures import Chart
 from mdlm_leaderboard.scores import command_of
@@ -19,7 +19,7 @@ from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
 from mdlm_lm_eval.results.markdown import aligned
 from mdlm_lm_eval.results.result_file import ResultFile
-from mdlm_lm_eval.results.statistics import against
+from mdlm_lm_eval.results.statistics import Score, against
 
 _MOST_BASELINES = 40  # the most rows of a table that has differences to each of its rows
 _SERVER_FACTS = {"said": "settings the server says", "stated": "settings stated", "unknown": "settings unknown"}
@@ -52,8 +52,9 @@ def write_page(
         apart=[section for section in board.sections if board.is_apart(section)],
         **_words(board),
         versus=lambda section, row, of: _versus(section, row, of, chosen),
-        at_most=lambda n: lambda row: at_most(row, (n, n)),
-        of_benchmark=lambda name: lambda row: row.benchmarks.get(name),
+        accuracy_at=lambda n: lambda row: _score(at_most(row, (n, n))),
+        share_at=lambda n, name: lambda row: first_token_share(row, n, name),
+        of_benchmark=lambda name: lambda row: _score(row.benchmarks.get(name)),
         chosen=chosen,
         charts=charts,
         choices={name: sorted({getattr(row.who, name) for row in rows}) for name in ("family", "source")},
@@ -109,15 +110,19 @@ def _cost_cells(section: Section) -> dict[str, list[tuple[str, float | None, str
     return {row.id: [own[n] for own in shown] for n, row in enumerate(section.rows)}
 
 
-def _versus(section: Section, row: Row, of: Callable[[Row], Estimate | None], chosen: Sequence[str]) -> str:
+def _score(one: Estimate | None) -> Score | None:
+    return one.score if one else None
+
+
+def _versus(section: Section, row: Row, of: Callable[[Row], Score | None], chosen: Sequence[str]) -> str:
     """JSON of a row's differences in words, by baseline. A large table has only its first and its chosen rows.
 
     "" if there is no difference.
     """
-    one, is_small = of(row), len(section.rows) <= _MOST_BASELINES
+    own, is_small = of(row), len(section.rows) <= _MOST_BASELINES
     others = [other for n, other in enumerate(section.rows) if is_small or n == 0 or other.id in chosen]
-    known = {other.id: base.score for other in others if other is not row and (base := of(other)) and base.score}
-    found = {id: against(score, one.score) for id, score in known.items()} if one and one.score else {}
+    known = {other.id: score for other in others if other is not row and (score := of(other))}
+    found = {id: against(score, own) for id, score in known.items()} if own else {}
     return json.dumps(found, separators=(",", ":")) if found else ""
 
 
