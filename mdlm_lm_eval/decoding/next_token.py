@@ -8,7 +8,7 @@ from mdlm_lm_eval.model.devices import iota
 
 
 class NextTokenLogits:
-    """[R + 1, V], for R lanes and one that nobody reads; made when the first logits are there."""
+    """Logits [R + 1, V] for R lanes and one that nothing reads; they are allocated with the first pass."""
 
     def __init__(self) -> None:
         self._logits: Tensor | None = None
@@ -21,11 +21,11 @@ class NextTokenLogits:
     def exchange(
         self, logits: Tensor, places: Places, lanes: Tensor | None, n_lanes: int, asked: Tensor, has_before: Tensor
     ) -> None:
-        """Puts the prediction for a block's first token into `logits`, and remembers those of finished blocks.
+        """Writes the remembered predictions of blocks' first tokens into `logits`, and remembers new ones.
 
-        They stand at the second and at the first place of each row. `logits` [N, V] are those at `places`, of rows in
-        `lanes` [R] of `n_lanes` (None for all); `asked` [R, G] holds which rows finished a block, `has_before` [R]
-        which blocks have one before them.
+        A block's first token is at the second place of its row; the token after a finished block is at the first.
+        `logits` [N, V] are those at `places`, of rows in `lanes` [R] of `n_lanes` (None for all). The first column of
+        `asked` [R, G] bool says which rows finished a block, `has_before` [R] bool which blocks follow another one.
         """
         n_rows, n_places = places.wanted.shape
         if self._logits is None:
