@@ -364,7 +364,7 @@ class Engine:
         for end_id in self.run.work.end_ids:
             is_end |= numbers == end_id
         is_over = self._is_over(moved, is_end)
-        decided = self._decided(numbers)
+        decided = self._decided(moved, numbers)
         if self.run.options.exits_early:
             ends = (decided == lanes.n_returned) | (is_end & (np.arange(numbers.shape[1]) < decided[:, None])).any(1)
             is_over |= moved.ran & ends
@@ -393,22 +393,20 @@ class Engine:
         lanes = self.lanes
         is_over = moved.ran & (lanes.at < 0)
         if self.run.stops_at_end:
-            records = lanes.records_at(lanes.at)
-            number, is_stored = records[:, Field.NUMBER], records[:, Field.KIND] == Kind.STORE
+            number, is_stored = moved.after[:, Field.NUMBER], moved.after[:, Field.KIND] == Kind.STORE
             before = moved.before[:, Field.NUMBER]
             is_done = moved.ran & (is_stored | (number != before))
             done = np.where(is_done, np.where(is_stored, number, before), -1)
             is_over |= (is_end & (lanes.shown_blocks == done[:, None])).any(1)
         return is_over
 
-    def _decided(self, numbers: Numbers) -> Numbers:
+    def _decided(self, moved: Moved, numbers: Numbers) -> Numbers:
         """How many tokens of each row [R] are final, counted from the left without a gap."""
         lanes = self.lanes
         is_open = (numbers == self.run.denoiser.mask_token_id) | lanes.beyond_answer
         if self.run.sampler.settled == "with its block":
             # A filled token may change until its block is finished.
-            records = lanes.records_at(lanes.at)
-            n_closed = records[:, Field.NUMBER] + (records[:, Field.KIND] == Kind.STORE)
+            n_closed = moved.after[:, Field.NUMBER] + (moved.after[:, Field.KIND] == Kind.STORE)
             n_closed = np.where(lanes.at < 0, self.run.n_blocks, n_closed)
             is_open = is_open | (lanes.shown_blocks >= n_closed[:, None])
         found: Numbers = is_open.argmax(1)

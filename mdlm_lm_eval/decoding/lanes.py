@@ -47,10 +47,11 @@ class Look(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Which rows took part in a pass, [R] bool, and their records before it, [R, F]."""
+    """Which rows took part in a pass, [R] bool, and their records before and after it, [R, F]."""
 
     ran: Numbers
     before: Numbers
+    after: Numbers
 
 
 @dataclass
@@ -146,4 +147,4 @@ class Lanes:
         self.idle = np.where(ran & is_same, self.idle + 1, self.idle * ~ran)
         self.seen = np.where(ran[:, None], seen, self.seen)
         self.at = np.where(moved, at, self.at)
-        return Moved(ran, before)
+        return Moved(ran, before, self.records_at(self.at))
