@@ -91,7 +91,7 @@ class Engine:
         if passes := run.needs.history:
             vocabulary = run.denoiser.vocab_size
             history = History(size, run.n_slots, vocabulary, passes, run.n_columns, self.device)
-        self.memory = Memory(size, NextTokenLogits(), history)
+        self.memory = Memory(NextTokenLogits(size), history)
         # Prompts are run ahead, many at a time, so that lanes do not wait for the prompt of each row that enters.
         self.is_ahead = run.is_causal and run.is_cached and not run.predicts_next
         self.n_ahead = max(1, size // 2) if run.on_gpu else size // 2 + 1
@@ -108,23 +108,20 @@ class Engine:
         if size > len(run.canvases):
             self._leave(np.arange(len(run.canvases), size))
 
-    def decode(self) -> list[Completion]:
+    def decode(self) -> None:
         """Decodes all canvases; see `decode_canvases`. Raises NoProgressError and NonFiniteLogitsError."""
-        n_canvases = len(self.run.canvases)
-        completions: dict[int, Completion] = {}
-        while len(completions) < n_canvases:
+        n_left = len(self.run.canvases)
+        while n_left:
             runs = self._run_pass()
             if not runs and not self.looks:
                 raise NoProgressError(self.run.options, int(self.lanes.owners.max()))
             steps, of_lanes = self._look(is_last=not runs)
             for lane, completion in of_lanes.items():
-                index = int(self.lanes.owners[lane])
-                completions[index] = completion
-                self.run.work.finished(index, completion)
+                self.run.work.finished(int(self.lanes.owners[lane]), completion)
+            n_left -= len(of_lanes)
             self.run.work.advance(steps)
-            if of_lanes and len(completions) < n_canvases:
+            if of_lanes and n_left:
                 self._refill(np.array(list(of_lanes)))
-        return [completions[index] for index in range(n_canvases)]
 
     # Lanes
 
@@ -207,10 +204,9 @@ class Engine:
         self.state, self.lanes = self.state.of(rows), self.lanes.of(kept)
         if self.cache is not None:
             self.cache.keep(self.run.with_guided(rows, n))
-        self.memory.next_token.keep(rows, n)
+        self.memory.next_token.keep(rows)
         if self.memory.history is not None:
             self.memory.history.keep(rows)
-        self.memory.n_lanes = size
         for number, look in enumerate(self.looks):
             places = kept if look.places is None else look.places[kept]
             self.looks[number] = look._replace(places=places, takes_part=look.takes_part[kept])

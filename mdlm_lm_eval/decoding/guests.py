@@ -1,7 +1,8 @@
 """Guests: generating functions that are not part of this package, called as their authors call them.
 
-    answer = adapt(load_foreign("sampler", "generate.py:generate"), denoiser, end_ids=[126081])
-    ids = answer([prompt_ids], DecodingOptions(sampler="generate.py:generate", n_masks=64, steps=32), 64, 64, 0)
+    options = DecodingOptions(sampler="generate.py:generate", n_masks=64, steps=32)
+    answer = adapt(*signature_of(options), denoiser, end_ids=[126081])
+    ids = answer([prompt_ids], options, 64, 64, 0)
 
 A function gets the network and the prompts [B, L], and values for its own parameters: the mask token, ends of text, an
 attention mask, the length, and those of our options that it takes, under any name that scripts use for them.
@@ -197,7 +198,7 @@ def asked_tokens(options: DecodingOptions, n_slots: int, n_returned: int) -> int
     return max(n_returned, options.n_masks) if isinstance(options.n_masks, int) else n_returned
 
 
-def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], named: str = "the function") -> Answer:
+def adapt(foreign: Foreign, takes: Signature, denoiser: "Denoiser", *, end_ids: Collection[int]) -> Answer:
     """Returns the function as `answer(prompts, options, number of tokens, of these returned, seed) -> ids`.
 
     `ids` are the tokens after each prompt, which the caller checks. `answer` raises ValueError if the function returns
@@ -205,19 +206,19 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
     """
     import torch
 
-    takes, ends = Signature(named, foreign), sorted(end_ids)
+    ends = sorted(end_ids)
     network: Any = Network(denoiser, aligned=getattr(foreign.thing, "aligned", False))
     if foreign.owner is not None and isinstance(denoiser.model, foreign.owner):
         network = denoiser.model
     elif foreign.owner is not None and issubclass(foreign.owner, torch.nn.Module):
-        raise OptionError(f"{named} is a method of a network, which modeling=FILE.py:CLASS loads")
+        raise OptionError(f"sampler={takes.named} is a method of a network, which modeling=FILE.py:CLASS loads")
     elif foreign.owner is not None:  # methods without a network, as Dream's, are put before ours
         network = type(foreign.owner.__name__, (Network, foreign.owner), {})(denoiser, aligned=False)
 
     def answer(
         prompts: Sequence[Sequence[int]], options: DecodingOptions, n_tokens: int, n_returned: int, seed: int
     ) -> list[list[int]]:
-        length, longest = takes.length(n_tokens, options), max(map(len, prompts))
+        longest = max(map(len, prompts))
         padding = [longest - len(prompt) for prompt in prompts]
         rows = [[denoiser.pad_token_id] * n + [*prompt] for n, prompt in zip(padding, prompts, strict=True)]
         ids = torch.tensor(rows, device=denoiser.device)  # [B, L]
@@ -230,21 +231,18 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
         arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
         arguments = takes.with_config(arguments | takes.arguments(options, n_tokens, n_returned))
         with foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
-            output = takes.call(network, ids, mask, arguments)
-        return _after(output, rows, length, denoiser)
+            return _after(takes.call(network, ids, mask, arguments), rows)
 
     return answer
 
 
-def _after(output: Any, rows: Sequence[Sequence[int]], length: int, denoiser: "Denoiser") -> list[list[int]]:
+def _after(output: Any, rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """The tokens after the prompts in the output of a function, which may include the prompts."""
     import torch
 
     if isinstance(output, torch.Tensor):
         if output.is_floating_point() or output.dtype == torch.bool:
             raise ValueError(f"returned {output.dtype} instead of token ids")
-        if output.device.type not in (denoiser.device.type, "cpu"):
-            raise ValueError(f"returned tokens on the device {output.device}")
         output = output.tolist()
     if not isinstance(output, list) or not output:
         raise ValueError(f"returned {type(output).__name__} instead of token ids")

@@ -15,7 +15,6 @@ class History:
     """
 
     def __init__(self, n_lanes: int, n_slots: int, vocabulary: int, passes: int, columns: int, device: torch.device):
-        self.n_slots = n_slots
         self._before = torch.zeros(n_lanes, n_slots + 1, vocabulary, device=device)
         self._changes = torch.zeros(n_lanes, passes, columns, device=device)
 

@@ -24,9 +24,8 @@ from mdlm_lm_eval.model.devices import iota, up_to_positions
 
 @dataclass
 class Memory:
-    """State that passes leave for later ones beside the rows, for all `n_lanes`."""
+    """State of all lanes that passes leave for later ones, beside the rows."""
 
-    n_lanes: int
     next_token: NextTokenLogits
     history: History | None
 
@@ -48,7 +47,7 @@ def run_pass(run: Run, rows: Rows, plan: Plan, window: Window, memory: Memory, n
     logits = one.logits(places, shadow)
     if run.predicts_next and not run.fills_next:
         lanes = plan.rows if plan.views == 1 else plan.cache_rows
-        memory.next_token.exchange(logits, places, lanes, memory.n_lanes, window.asked, window.number > 0)
+        memory.next_token.exchange(logits, places, lanes, window.asked, window.number > 0)
     first = one.first_tokens(logits, places)
     columns, where = one.where(places)
     if run.thinking is not None and columns is not None:

@@ -19,7 +19,7 @@ the passes over a block, names the numbers that it needs from the engine, and ch
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from mdlm_lm_eval.options import DecodingOptions, Options, option
 
@@ -90,6 +90,8 @@ class Answer(NamedTuple):
 class View:
     """One pass as a sampler sees it: R rows with C places. Unused places are in neither `masks` nor `filled`.
 
+    Fields that the sampler does not ask for in `Needs` are None, or have no meaning.
+
     columns: [R, C], each place's column on the canvas, for a state of shape [R, T].
     tokens: [R, C], the tokens before the pass.
     masks: [R, C] bool, the masks that the pass may fill.
@@ -120,9 +122,9 @@ class View:
     back: "Tensor"
     step: "Tensor"
     strict: bool
-    hindsight: "Tensor | None" = None
-    divergence: "Tensor | None" = None
-    answer: Answer | None = None
+    hindsight: Any = None
+    divergence: Any = None
+    answer: Any = None
     state: "Mapping[str, Tensor]" = field(default_factory=dict)
 
 
@@ -164,8 +166,8 @@ class Sampler(Options):
     asked_by: the option that chooses this sampler if it is set and `sampler` is auto.
     ends_as_planned: whether a block ends after its last planned pass; if not, passes go on until no mask is left.
     settled: when a filled token is final: at once, when its block ends, or when the canvas ends.
-    ends_at_eos: whether an answer ends with a finished block that holds an EOS.
-    edits: whether it needs a model that was trained to correct what it wrote.
+    ends_at_eos: whether an answer ends with the first finished block that holds an EOS.
+    edits: whether it needs a model that was trained to correct its own tokens.
     reads_priority: whether the option `unmasking` changes anything.
     runs_whole_canvases: whether it needs full attention without a cache.
     """

@@ -18,30 +18,25 @@ def select(
     parallel rule accepts: by confidence of at least `threshold`, by Fast-dLLM's `factor`, or by the sum of their
     entropies. The highest priority is NaN if a mask's logits are.
     """
-    masks, counts = view.masks, view.fill
+    masks, counts, places = view.masks, view.fill, iota(view.masks.shape[1], view.masks.device)
     among = view.priority.where(masks, -torch.inf)
-    best: Tensor | None = None
-    accepted: Tensor | None = None
+    accepted: list[Tensor] = []
     if threshold is not None:
-        accepted = sure_enough(view.confidence, threshold, strict=view.strict)
+        accepted.append(sure_enough(view.confidence, threshold, strict=view.strict))
     if factor is not None:
-        accepted = accepted_by_factor(masks, view.confidence, factor)
-    if counts is not None or entropy_bound is not None:
+        accepted.append(accepted_by_factor(masks, view.confidence, factor))
+    if counts is None and entropy_bound is None:
+        of_best, place = among.max(1, keepdim=True)
+        best = of_best[:, 0]
+        accepted = [each.scatter_(1, place, True) for each in accepted] or [places == place]
+    else:
         ordered, order = among.sort(dim=1, descending=True, stable=True)
         best = ordered[:, 0]
-    if entropy_bound is not None:  # which always accepts the first
-        accepted = accepted_by_entropy(order, view.entropy, entropy_bound)
-    if counts is not None:
-        is_first = iota(among.shape[1], among.device) < counts[:, None]  # [R, C], by descending priority
-        chosen = placed(order, is_first)
-        accepted = chosen if accepted is None else chosen | accepted
-    elif best is None:
-        of_best, place = among.max(1, keepdim=True)
-        best, places = of_best[:, 0], iota(among.shape[1], among.device)
-        accepted = places == place if accepted is None else accepted.scatter_(1, place, True)
-    assert accepted is not None
-    assert best is not None
-    return accepted & masks, best
+        if entropy_bound is not None:  # which always accepts the first
+            accepted.append(accepted_by_entropy(order, view.entropy, entropy_bound))
+        if counts is not None:
+            accepted.append(placed(order, places < counts[:, None]))
+    return functools.reduce(torch.logical_or, accepted) & masks, best
 
 
 def lowest(values: Tensor, among: Tensor, counts: Tensor) -> Tensor:

@@ -119,10 +119,10 @@ def standard_error(samples: Sequence[tuple[float, Mapping[int, float]]]) -> floa
     """The standard error of a sum over samples of one continuation; None for a single sample.
 
     A sample is its weight, and the log-probabilities of the tokens that it masks, by position. Dealing cancels the
-    differences between easy and hard tokens, except for positions whose weights differ in total. So the variance has
-    two parts: what these unequal weights leave of the differences, and the other differences between samples of similar
-    size. The second part is taken from neighbours, as most strata have one sample. From 8 samples on, the result is the
-    spread over seeds, or up to twice that if there are many samples for the number of tokens
+    differences between easy and hard tokens, except at positions whose total weight is not 1. So the variance has two
+    parts: the differences between tokens that these weights leave, and all other differences between samples of similar
+    size. The second part is computed from neighbours, as most strata have one sample. From 8 samples on, the result is
+    the spread over seeds, or up to twice that if there are many samples for the number of tokens
     (`tests/test_likelihood.py`).
     """
     if len(samples) < 2:

@@ -30,7 +30,7 @@ class Guest(RowDecoder):
         """Decodes canvases; see `decode_canvases`. Raises GuestError, which names the canvas."""
         denoiser, canvases, options = work.denoiser, work.canvases, work.options
         (foreign, takes), named = signature_of(options), f"sampler={short_name(options.guest or '')}"
-        answer = adapt(foreign, denoiser, end_ids=work.end_ids, named=f"sampler={options.guest}")
+        answer = adapt(foreign, takes, denoiser, end_ids=work.end_ids)
         size = work.batch_size if getattr(foreign.thing, "batches", False) else 1
         asked = [
             (asked_tokens(options, len(canvas.slots), canvas.n_returned), canvas.n_returned) for canvas in canvases

@@ -50,7 +50,6 @@ class CertaintyPrior(Schedule):
         """Fills masks by score; with `stop_at_eos`, those after an end of text only if no others are left."""
         from mdlm_lm_eval.decoding.selection import placed, select
 
-        assert view.answer is not None
         score = view.priority if options.unmasking == "margin" else view.confidence
         if self.sigma is not None:
             score = score * known_around(view.answer, self.sigma)

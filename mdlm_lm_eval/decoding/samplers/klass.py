@@ -1,4 +1,4 @@
-"""KLASS (arXiv 2511.05664): fills masks where the model is sure and its distribution has hardly changed."""
+"""KLASS (arXiv 2511.05664): fills masks of which the model is sure, and whose distributions have hardly changed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +51,6 @@ class Klass(Sampler):
         from mdlm_lm_eval.decoding.selection import select, sure_enough
 
         assert self.kl_threshold is not None
-        assert view.divergence is not None
         by_schedule, best = select(view)
         is_stable = (view.divergence < self.kl_threshold).all(1) & (view.step >= self.kl_history - 1)[:, None]
         ready = view.masks & is_stable & sure_enough(view.confidence, options.confidence_threshold, strict=True)

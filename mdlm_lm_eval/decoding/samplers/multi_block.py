@@ -115,7 +115,6 @@ class MultiBlock(Sampler):
         """Opens a block, fills masks by the rule and in blocks that must make progress, and ends the answer."""
         from mdlm_lm_eval.decoding.selection import sure_enough
 
-        assert view.answer is not None
         blocks = _Blocks.of(view.answer.blocks, view.masks)
         n_open = self._opened(view, blocks)
         among = view.masks & (view.answer.blocks < n_open[:, None])
@@ -132,7 +131,6 @@ class MultiBlock(Sampler):
 
     def _opened(self, view: View, blocks: _Blocks) -> "Tensor":
         """How many blocks [R] are open now; the prompt counts as the block before the first."""
-        assert view.answer is not None
         n_open, end = view.state["n_open"], view.state["end"]
         last = n_open[:, None] - 1 - blocks.first  # [R, 1]
         filled = blocks.filled.gather(1, last.clamp(min=0, max=view.tokens.shape[1])).masked_fill(last < 0, 1.0)[:, 0]
@@ -155,7 +153,6 @@ class MultiBlock(Sampler):
         """
         if not (self.stop_at_eos or self.block_causal):
             return choice
-        assert view.answer is not None
         is_end = view.answer.ends | (choice.fill & view.answer.would_end)
         n_ends = is_end.cumsum(1)
         first = is_end & (n_ends == 1)

@@ -62,7 +62,6 @@ class Wino(Sampler):
         """
         from mdlm_lm_eval.decoding.selection import lowest, sure_enough
 
-        assert view.hindsight is not None
         last = view.state["last"]
         most = (view.masks.sum(1) * _SHARE).long().clamp(min=_LEAST, max=_MOST)
         sure = view.masks & sure_enough(view.confidence, options.confidence_threshold, strict=True)
