@@ -184,16 +184,15 @@ class Denoiser:
     ) -> Tensor:
         """Logits [N, V] from a pass over a window of each canvas, with the remembered keys and values of the rest.
 
-        input_ids: [B, W], the tokens at `columns` [B, W] of the canvases, which begin at column 0 without padding.
-        sees: [B, W, K] bool, which of K columns each column of a window sees; [B, 1, K] if all see the same; None if
-            they see all.
-        outputs: [N], indices into the flattened window, None for all in order. Logits are the model's outputs there,
-            also if the model predicts the next token.
-        position_ids: [B, W], needed only if several columns hold copies of one position.
-        cache: remembers the window's keys and values, in its rows `cache_rows` [B] or in all of them (2 B under
-            guidance).
-        n_seen: K, the columns of the cache that are seen; None if the window sees only itself.
-        n_views: groups of windows; the cache remembers the first group.
+        `input_ids` [B, W] are the tokens at `columns` [B, W] of the canvases, which begin at column 0 without padding.
+        `sees` [B, W, K] bool says which of K columns each column of a window sees; it is [B, 1, K] if all see the same,
+        and None if they see all. `outputs` [N] are indices into the flattened window, None for all in order. Logits are
+        the model's outputs there, also if these predict the next token. `position_ids` [B, W] are needed only if
+        several columns hold copies of one position.
+
+        `cache` remembers the window's keys and values, in its rows `cache_rows` [B] or in all of them (2 B under
+        guidance). `n_seen` is K, the columns of the cache that are seen; with None the window sees only itself.
+        `n_views` is the number of groups of windows; the cache remembers the first group.
         """
         mask = None if sees is None else self._as_attention_takes_it(sees[:, None])
         position_ids = columns if position_ids is None else position_ids
