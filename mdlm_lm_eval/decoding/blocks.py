@@ -1,4 +1,4 @@
-"""The blocks of a canvas: which columns a pass over a block runs, and the steps that are planned for it."""
+"""The blocks of a canvas: the columns that passes over a block run, and the steps that are planned for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 class Block:
     """Columns start:stop of a canvas, of which `slots` are decoded by the planned `steps`.
 
-    is_wide: whether its first pass also runs columns outside of start:stop, or more of them than a block has.
+    is_wide: whether its first pass also runs columns outside of start:stop, or more columns than a block has.
     """
 
     start: int
@@ -27,14 +27,17 @@ class Block:
 
 
 class Structure:
-    """What decides, beside a canvas, which passes run over it.
+    """The facts that, with a canvas, decide which passes run over it.
 
-    is_causal: whether blocks see nothing after them. stores: whether finished blocks are run once more.
+    shift: whether the model's outputs predict the next token. If later blocks are run with a block, the column before
+        it is run again, too, as its output predicts the block's first token.
+    is_causal: whether blocks see nothing after them.
+    is_strict: whether a mask must exceed `confidence_threshold`. It must in block diffusion, except with
+        Nemotron-Labs-Diffusion.
+    runs_later: whether a pass runs all blocks from the row's own on, until no mask is left.
     predicts_next: whether a finished block predicts the token after it, so that it is also run after its last edit.
     fills_next: whether that token is filled at once, so that a next block of one mask needs no pass to fill it.
-    runs_later: whether a pass runs all blocks from its own on, until no mask is left. shift: of the model's outputs;
-    the column before such a block is run again with it, as its output predicts the block's first token.
-    is_strict: a mask must exceed `confidence_threshold`: so in block diffusion, but for Nemotron-Labs-Diffusion.
+    stores: whether finished blocks are run once more.
     """
 
     def __init__(
@@ -59,14 +62,14 @@ def with_prefixes(
     least: int = LEAST_SAVED,
     shares: bool = True,
 ) -> tuple[list[Canvas], PrefixStore]:
-    """Canvases with the prefixes that they share, none without `shares`, in their order, and the store of these.
+    """The canvases in their order with the prefixes that they share (none if not `shares`), and the prefixes' store.
 
     The last block, or token, before the first one with a slot is never shared: a row runs it itself, so that it takes
-    the same passes with and without a prefix, and predicts the next token where it has to.
+    the same passes with and without a prefix, and can predict the next token.
     """
     attention = attention_in_effect(denoiser.attention, options)
     store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
-    step = attention.shared_step  # what is shared is finished, like the blocks that a row remembers
+    step = attention.shared_step
     if step is None or not (shares and cache_policy(attention, options).remembers):
         return list(canvases), store
     starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
@@ -79,7 +82,7 @@ def blocks_of(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
     """The blocks of a canvas, in the order in which they are decoded."""
     if structure.is_causal:
         blocks = _causal_blocks(canvas, structure)
-        # Without anything to remember, and without a token to predict after it, a block without slots needs no pass.
+        # A block without slots needs no pass if it is neither remembered nor predicts the next token.
         return tuple(block for block in blocks if block.slots or structure.stores)
     if structure.cache.remembers:
         return _renewed_blocks(canvas, structure.options, shift=structure.shift)
@@ -87,9 +90,9 @@ def blocks_of(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
 
 
 def _whole_blocks(canvas: Canvas, options: DecodingOptions) -> tuple[Block, ...]:
-    """The semi-autoregressive blocks where every pass runs the whole canvas.
+    """The semi-autoregressive blocks of a canvas that every pass runs whole.
 
-    With `early_exit`, blocks whose tokens are not returned are left out, where later blocks never change earlier ones.
+    With `early_exit`, blocks whose tokens are not returned are left out if later blocks never change earlier ones.
     """
     blocks = []
     start = 0
@@ -101,7 +104,7 @@ def _whole_blocks(canvas: Canvas, options: DecodingOptions) -> tuple[Block, ...]
         steps = tuple(options.way.plan(length, n_steps, options))
         plans_all = n_steps == 1 and options.way.path_is_known(options)
         if plans_all and options.exits_early and options.max_thinking_tokens is None:
-            # All of it at once: what is not returned need not be predicted, unless an end of thinking stands there.
+            # One pass fills them all: masks that are not returned need no prediction, except for an end of thinking.
             slots = slots[: canvas.n_returned - start]
         stop = canvas.slots[start + length - 1] + 1 if options.append_blocks else len(canvas.token_ids)
         blocks.append(Block(0, stop, slots, steps))
@@ -112,7 +115,7 @@ def _whole_blocks(canvas: Canvas, options: DecodingOptions) -> tuple[Block, ...]
 def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
     """The blocks of a block-causal model, from the first to the last that holds a slot.
 
-    All that stands before the first of them, and after a shared prefix, is one block without slots.
+    The columns before the first of these, and after a shared prefix, are one block without slots.
     """
     attention, options, cache = structure.attention, structure.options, structure.cache
     length = attention.block_length or len(canvas.token_ids)
@@ -134,10 +137,10 @@ def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
 
 
 def _causal_steps(n_masks: int, n_steps: int, block_length: int, options: DecodingOptions) -> tuple[Step, ...]:
-    """The steps over a block that holds so many masks.
+    """The steps over a block that holds `n_masks` masks.
 
-    `steps_per_block` is the plan of a whole block, also where the prompt fills a part of it, as in LLaDA2's and SDAR's
-    samplers; A2D's is made for the masks that the block holds.
+    `steps_per_block` is the plan of a whole block, even if the prompt fills a part of it, as in LLaDA2's and SDAR's
+    samplers. A2D's plan is made for the masks that the block holds.
     """
     if n_masks == 0:
         return ()
@@ -154,10 +157,10 @@ def _causal_steps(n_masks: int, n_steps: int, block_length: int, options: Decodi
 
 
 def _renewed_blocks(canvas: Canvas, options: DecodingOptions, *, shift: bool) -> tuple[Block, ...]:
-    """The semi-autoregressive blocks of a model with full attention that remembers keys and values.
+    """The semi-autoregressive blocks of a model with full attention and a cache.
 
     With a shifted model, a block's first pass fills its first mask and no other, as in Fast-dLLM's sampler for Dream;
-    the schedule's other steps share out the rest.
+    the schedule's other steps fill the rest.
     """
     blocks = []
     start = 0

@@ -1,4 +1,4 @@
-"""What is remembered between passes, under the names that the option `cache` takes.
+"""Caches: the keys and values that passes keep for later ones, by the values of the option `cache`.
 
 Nothing here imports torch: options ask for the names.
 """
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CachePolicy:
-    """Which columns a pass over a block runs, and which keys and values it takes from earlier passes.
+    """The columns that a pass over a block runs, and the keys and values that it takes from earlier passes.
 
-    remembers: whether keys and values are kept at all; without, every pass runs all that the block sees.
-    is_exact: whether what is kept equals what would be computed anew, so that answers are the same.
+    remembers: whether keys and values are kept at all; if not, every pass runs all columns that the block sees.
+    is_exact: whether kept keys and values equal those that a new pass would compute, so that answers are the same.
     runs_rest: whether a pass over a block also runs the columns after it.
     """
 
@@ -27,13 +27,13 @@ class CachePolicy:
     runs_rest: bool = False
 
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
-        """The sentence about an option or an attention that this cache cannot be used with; None where it can."""
+        """Returns a sentence about an option or attention that this cache does not work with; None if it works."""
         return None
 
 
 @dataclass(frozen=True)
 class Exact(CachePolicy):
-    """Finished blocks of block-causal attention, which see nothing after them.
+    """Keeps the finished blocks of block-causal attention, which see nothing after them.
 
     A pass runs its block; a finished block is run once more, for the keys and values of its final tokens.
     """
@@ -42,7 +42,7 @@ class Exact(CachePolicy):
     is_exact: bool = True
 
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
-        """Under full attention every token changes all keys and values."""
+        """Refuses full attention, under which every token changes all keys and values."""
         if not attention.is_block_causal:
             return "cache=exact needs a model with block-causal attention"
         return None
@@ -52,14 +52,15 @@ class Exact(CachePolicy):
 class RenewedPerBlock(CachePolicy):
     """Fast-dLLM's caches for full attention (arXiv 2505.22618): a block's first pass runs the whole canvas.
 
-    The block's other passes use what it computed outside the columns that they run, although tokens change meanwhile.
+    For the columns that they do not run, the block's other passes use the keys and values of the first one, although
+    tokens change meanwhile.
     """
 
     remembers: bool = True
     is_exact: bool = False
 
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
-        """Blocks are needed; guidance and drawn orders are not built."""
+        """Refuses canvases without blocks, guidance, and random orders."""
         if attention.is_block_causal:
             only = "auto or none for a block diffusion model, whose remembered blocks are exact"
             return f"cache must be {only}, not {options.cache}"
@@ -73,14 +74,14 @@ class RenewedPerBlock(CachePolicy):
 
 
 def cache_name(attention: "AttentionPattern", options: "DecodingOptions") -> str:
-    """The cache in effect: `auto` is exact where finished blocks see nothing after them, and none elsewhere."""
+    """The name of the cache in effect: `auto` is `exact` under block-causal attention, and else `none`."""
     if options.cache == "auto":
         return "exact" if attention.is_block_causal else "none"
     return options.cache
 
 
 def cache_policy(attention: "AttentionPattern", options: "DecodingOptions") -> CachePolicy:
-    """The policy of that name."""
+    """The cache in effect."""
     return CACHES.get(cache_name(attention, options))
 
 

@@ -1,4 +1,4 @@
-"""What is proposed for each mask: the token that it would become, how sure the model is, and its place in the order."""
+"""Proposals for each mask: the token that it would become, that token's probability, and the mask's priority."""
 
 import functools
 from collections.abc import Collection
@@ -22,8 +22,8 @@ _POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU = 256, 2**19
 class WhereMasked(NamedTuple):
     """Facts of N masks for the rules that read them.
 
-    slot_numbers: [N], a mask's place among the masks of its row, counted from the left.
-    block_offsets: [N], its place among those of its block.
+    slot_numbers: [N], a mask's number among the slots of its row, counted from the left.
+    block_offsets: [N], its number among the slots of its block.
     random_numbers: [N] float32 in [0, 1), drawn once for each mask of a row.
     uniform: [N] float32 in [0, 1), from which a token is drawn at `temperature` > 0.
     """
@@ -38,12 +38,12 @@ class WhereMasked(NamedTuple):
 class Candidates:
     """N masks of one or more rows.
 
-    logits: [N, V] float32, of the distribution that tokens are drawn from (at temperature 0 the model's own).
-    plain_logits: [N, V] float32, of the distribution that confidences are read from: at temperature 1, as in LLaDA's
-        sampler, unless `top_p` or `top_k` is set. With `eos_last`, both are without the tokens that end an answer.
+    logits: [N, V] float32 of the distribution that tokens are drawn from (at temperature 0 the model's own).
+    plain_logits: [N, V] float32 of the distribution that confidences are read from. It has temperature 1, as in
+        LLaDA's sampler, unless `top_p` or `top_k` is set. With `eos_last`, both exclude the tokens that end an answer.
     tokens: [N], the token that each mask would become.
-    last_ids: with `eos_last`, tokens that end an answer.
-    token_frequencies: [V], of tokens in a background text; None without one.
+    last_ids: with `eos_last`, the tokens that end an answer; else empty.
+    token_frequencies: [V], the share of each token in a background text; None without one.
     slot_numbers, block_offsets, random_numbers: as in `WhereMasked`.
     """
 
@@ -59,25 +59,25 @@ class Candidates:
 
     @cached_property
     def comes_last(self) -> Tensor:
-        """[N] bool, masks that would become a token that ends an answer, with `eos_last`."""
+        """[N] bool, with `eos_last` the masks that would become a token that ends an answer."""
         found = torch.zeros_like(self.tokens, dtype=torch.bool)
         for last_id in self.last_ids:
-            found |= (self.tokens == last_id) & ~self.confidence.isnan()  # of NaN, the first token is the largest
+            found |= (self.tokens == last_id) & ~self.confidence.isnan()  # argmax of NaN gives an arbitrary token
         return found
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """[N, V], of the distribution that tokens are drawn from."""
+        """[N, V], the distribution that tokens are drawn from."""
         return self.logits.softmax(-1)
 
     @cached_property
     def plain_probabilities(self) -> Tensor:
-        """[N, V], of the distribution that confidences are read from."""
+        """[N, V], the distribution that confidences are read from."""
         return self.probabilities if self.plain_logits is self.logits else self.plain_logits.softmax(-1)
 
     @cached_property
     def entropy(self) -> Tensor:
-        """[N], in nats, of the distribution that tokens are drawn from; 0 log 0 counts as 0."""
+        """[N] in nats, the entropy of the distribution that tokens are drawn from; 0 log 0 counts as 0."""
         return torch.special.entr(self.probabilities).sum(-1)
 
     @cached_property
@@ -87,12 +87,12 @@ class Candidates:
 
     @cached_property
     def odds(self) -> Tensor:
-        """[N], -(1 - p) / p in units of 2^-53: tells apart what is 1 to float32, as samplers with float64 do."""
+        """[N], -(1 - p) / p in units of 2^-53; they distinguish probabilities that float32 rounds to 1."""
         confidence, probabilities = self.confidence, self.plain_probabilities
-        for name in ("plain_probabilities", "probabilities"):  # overwritten here: who asks again gets new ones
+        for name in ("plain_probabilities", "probabilities"):  # overwritten below; later readers compute new ones
             self.__dict__.pop(name, None)
         others = probabilities.scatter_(1, self.tokens[:, None], 0.0).sum(-1)
-        return torch.addcdiv(_zero(others.device), others, confidence, value=-(2.0**53))
+        return torch.addcdiv(_zero(others.device), others, confidence, value=-(2.0**53))  # in one kernel
 
 
 @functools.lru_cache(maxsize=16)
@@ -104,19 +104,18 @@ class Proposals(NamedTuple):
     """For each of N masks: the token it would become, that token's probability, and its place in the order."""
 
     tokens: Tensor  # [N]
-    confidence: Tensor  # [N] float32, probabilities; NaN where the logits are not finite
-    priority: Tensor  # [N] float32, the highest is unmasked first
-    entropy: Tensor  # [N] float32, in nats, where it is needed
+    confidence: Tensor  # [N] float32, probabilities; NaN if the logits are not finite
+    priority: Tensor  # [N] float32; the mask of highest priority is filled first
+    entropy: Tensor  # [N] float32 in nats, if it is needed
 
 
 @dataclass(frozen=True)
 class Proposer:
     """Proposes tokens as options say, from logits [N, V] which may be overwritten.
 
-    `banned_ids` are never proposed. With `eos_last`, confidences are read as if `end_ids` could not be chosen, though
-    they can: LLaDA's sampler sets their logits to -inf after it has chosen the tokens and before the softmax
-    (`confidence_eos_eot_inf`). `token_frequencies` [V] are those of `Candidates`, which says what confidence, margin
-    and entropy are taken of.
+    `banned_ids` are never proposed. With `eos_last`, `end_ids` can be proposed, but confidences are computed without
+    them: LLaDA's sampler sets their logits to -inf after it has chosen the tokens and before the softmax
+    (`confidence_eos_eot_inf`). `token_frequencies` [V] are as in `Candidates`.
     """
 
     options: DecodingOptions
@@ -127,10 +126,10 @@ class Proposer:
     needs_entropy: bool = False
 
     def propose(self, logits: Tensor, places: WhereMasked) -> Proposals:
-        """For each mask; at temperature 0, and where no numbers are drawn, the likeliest token."""
+        """Proposals for each mask: at temperature 0, or without `places.uniform`, the likeliest token."""
         parts = [
             self._propose(logits[part], WhereMasked(*(None if each is None else each[part] for each in places)))
-            for part in slices_of(len(logits), logits) or [slice(0)]
+            for part in slices_of(len(logits), logits)
         ]
         return parts[0] if len(parts) == 1 else Proposals(*map(torch.cat, zip(*parts, strict=True)))
 
@@ -152,31 +151,22 @@ class Proposer:
         candidates = Candidates(drawn_from, plain, tokens, last_ids, options, self.token_frequencies, *places[:3])
         entropy = candidates.entropy if self.needs_entropy else None
         priority = UNMASKING.get(options.unmasking).rank(candidates)
-        if last_ids or is_drawn:  # a token without any probability: no number is too large
+        if last_ids or is_drawn:  # the token may have probability 0, whose priority would be infinite
             priority = priority.clamp(min=LAST)
         confidence = candidates.confidence if self.needs_confidence else priority
         return Proposals(tokens, confidence, priority, confidence if entropy is None else entropy)
 
 
 def slices_of(n: int, logits: Tensor) -> list[slice]:
-    """Slices of n positions with `logits` [..., V], few enough at a time to hold their probabilities in float32."""
+    """Slices of n positions, at least one, small enough to hold probabilities of `logits` [..., V] in float32."""
     most = _NUMBERS_PER_SLICE if logits.device.type == "cpu" else _NUMBERS_PER_SLICE_ON_GPU
     size = max(_POSITIONS_PER_SLICE, most // logits.shape[-1])
-    return [slice(start, start + size) for start in range(0, n, size)]
-
-
-def probability_of(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Probabilities [N] float32 of `tokens` [N] by `logits` [N, V]."""
-    found = [
-        logits[part].float().softmax(-1).gather(1, tokens[part, None]).squeeze(1)
-        for part in slices_of(len(logits), logits)
-    ]
-    return torch.cat(found) if found else logits.new_zeros(0, dtype=torch.float32)
+    return [slice(start, start + size) for start in range(0, max(1, n), size)]
 
 
 def _likeliest(logits: Tensor) -> Tensor:
-    """The first of the largest logits in each row [n]."""
-    if logits.device.type == "cpu":  # there numpy finds it ten times as fast as torch does
+    """The token with the largest logit in each row [n], the first of equals."""
+    if logits.device.type == "cpu":  # where numpy finds it ten times as fast as torch
         return torch.from_numpy(logits.numpy().argmax(1))
     return logits.argmax(-1)
 
@@ -191,7 +181,7 @@ def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:
 
 
 def _filter(logits: Tensor, options: DecodingOptions) -> Tensor:
-    """`logits` [n, V] with -inf outside the `top_k` likeliest tokens and the likeliest ones that reach `top_p`."""
+    """`logits` [n, V], -inf for all but the `top_k` likeliest tokens, and but the likeliest ones that reach `top_p`."""
     ordered, ids = logits.sort(descending=True, stable=True)
     dropped = torch.zeros_like(ordered, dtype=torch.bool)
     if options.top_p is not None:
@@ -203,21 +193,21 @@ def _filter(logits: Tensor, options: DecodingOptions) -> Tensor:
 
 
 def _sample(logits: Tensor, uniform: Tensor) -> Tensor:
-    """One token a row of `logits` [n, V], distributed as their softmax, by inversion of `uniform` [n].
+    """One token for each row of `logits` [n, V], drawn from their softmax by inversion with `uniform` [n].
 
-    One number a mask draws from the same distribution as LLaDA's Gumbel noise, which takes V of them.
+    This needs one random number for each mask. LLaDA's Gumbel noise draws from the same distribution with V numbers.
     """
     cumulative = logits.softmax(-1).cumsum(-1)  # [n, V]
     # The factor keeps rounding from reaching past the last token whose probability is not zero.
     reached = uniform * cumulative[:, -1] * (1 - 2**-20)
-    # Nothing reaches NaN; such a row's confidence is NaN, too, whatever token it has.
+    # A row of NaN gets the last token; its confidence is NaN, too.
     return torch.searchsorted(cumulative, reached[:, None], right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
 def uniform_numbers(seeds: Tensor, steps: Tensor, slot_numbers: Tensor) -> Tensor:
-    """One number in [0, 1) a mask [N], decided by its row's seed, step and slot alone.
+    """A number in [0, 1) for each mask [N], which depends on its row's seed, step and slot alone.
 
-    The finaliser of SplitMix64 over a counter: a generator's state would have to be carried for every row.
+    It is SplitMix64's finaliser over a counter, as a random generator would need a state for every row.
     """
     bits = seeds + (steps * 2**32 + slot_numbers + 1) * -0x61C8864680B583EB
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):

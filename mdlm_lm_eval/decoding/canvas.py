@@ -1,4 +1,4 @@
-"""The canvas of one request: prompt | masks | fillers | text after the slot; what is decoded of it, what it gave."""
+"""The canvas of one request (prompt | masks | fillers | text after the slot), its decoded part, and its completion."""
 
 import hashlib
 import json
@@ -25,22 +25,22 @@ class Canvas:
 
     token_ids: tuple[int, ...]
     slots: tuple[int, ...]  # positions of the masks that are decoded, ascending
-    n_returned: int  # the tokens of the first `n_returned` slots come back
+    n_returned: int  # the tokens of the first `n_returned` slots are returned
     block_lengths: tuple[int, ...]  # slots of each block; blocks are decoded one after the other
     block_steps: tuple[int, ...]  # denoising steps in effect of each block; the most that a parallel rule takes
     seed: int  # of this request and repetition
     prompt_length: int  # tokens of context, for classifier-free guidance; slots may stand among them
-    steps: int  # of all blocks
-    prefix: "Prefix | None" = None  # what it begins with, and other canvases too
+    steps: int  # denoising steps of all blocks
+    prefix: "Prefix | None" = None  # tokens that this and other canvases begin with
 
 
 @dataclass(frozen=True)
 class RowCost:
-    """What one row of a batch took, whatever its neighbours did.
+    """The cost of one row of a batch, which does not depend on other rows.
 
-    forward_passes: passes of the model that this row took part in; those that only fill its cache too.
+    forward_passes: passes of the model that this row took part in, including those that only fill its cache.
     steps: denoising steps, the passes in which masks could be filled or tokens changed.
-    tokens: positions that went through the layers for this row, twice those under guidance.
+    tokens: positions that went through the layers for this row; under guidance twice as many.
     shared: positions of a shared prefix, whose keys and values were copied instead.
     """
 
@@ -51,9 +51,9 @@ class RowCost:
 
 
 class FirstToken(NamedTuple):
-    """The model's answer at the first slot: the likeliest of all tokens and of the labels, and the entropy in nats.
+    """The model's answer at the first slot: the likeliest token, the likeliest label, and the entropy in nats.
 
-    Read from the logits of the pass that fills the slot, before any token is banned or made likelier.
+    They are read from the logits of the pass that fills the slot, before any token is banned or made likelier.
     """
 
     token: int
@@ -63,15 +63,16 @@ class FirstToken(NamedTuple):
 
 @dataclass(frozen=True)
 class Completion:
-    """The tokens of a canvas's returned slots, up to an EOS or end of turn inclusive.
+    """The tokens of a canvas's returned slots, up to and including an EOS or end of turn.
 
-    n_written: returned slots that hold a token, those after an EOS too.
-    events: with the option `trace`, all that the passes changed on the canvas, in their order.
+    n_written: returned slots that hold a token, including those after an EOS.
+    events: with the option `trace`, all changes of the canvas in their order.
     first: the model's answer at the first slot, None without labels.
 
-    From Python: text: that of the tokens, None without a tokenizer. filled: the step and the confidence of each token,
-    nothing where others' code decoded.
-    finish_reason: ended_by_eos, or cut where no token ended the answer.
+    `decode` sets three more fields.
+    text: the tokens as text, None without a tokenizer.
+    filled: the step and the confidence of each token; empty if a guest decoded.
+    finish_reason: `ended_by_eos`, or `cut` if no token ended the answer.
     """
 
     token_ids: list[int]
@@ -85,15 +86,15 @@ class Completion:
 
     @property
     def passes(self) -> int:
-        """The forward passes that it took."""
+        """The number of forward passes that decoded it."""
         return self.cost.forward_passes
 
 
 @dataclass(frozen=True)
 class Work:
-    """The arguments of `decode_canvases`, resolved.
+    """The resolved arguments of `decode_canvases`.
 
-    banned_ids: tokens that are never written. is_decided: with `early_exit`, ends rows early.
+    banned_ids: tokens that are never written. is_decided: None without `early_exit`.
     """
 
     denoiser: "Denoiser"
@@ -109,9 +110,9 @@ class Work:
 
 
 def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:
-    """What positions see under these options: a block-causal model may be run with other blocks than its own.
+    """The attention pattern under these options, which may have other blocks than the model's own.
 
-    Left to right, a model with a causal context is one whose blocks hold one token. A sampler may have its own.
+    With `mode=ar`, blocks hold one token. A sampler may have a pattern of its own.
     """
     attention = options.way.attention(attention, options)
     if attention.is_block_causal and options.block_length is not None:
@@ -122,19 +123,19 @@ def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -
 
 
 def seed_of(text: str) -> int:
-    """A seed below 2^63 that a text tells."""
+    """A seed below 2^63 that is computed from a text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def seed_of_request(seed: int, arguments: Sequence[Any], repetition: int = 0) -> int:
-    """A seed by content: the same request draws the same numbers in any batch, order and process."""
+    """A seed from a request's content, so that it draws the same numbers in any batch, order and process."""
     return seed_of(f"{repetition} {json.dumps([seed, arguments], sort_keys=True, default=str)}")
 
 
 def share_steps(steps: int, block_lengths: Sequence[int]) -> list[int]:
-    """Denoising steps of each block: in proportion to its length, the remainder to the first blocks.
+    """Denoising steps of each block, in proportion to its length; the first blocks share the remainder.
 
-    Every block gets at least one step and at most one a token, so that the sum can differ from `steps`.
+    Every block gets at least one step and at most one for each token, so the sum can differ from `steps`.
     """
     total = sum(block_lengths)
     shares = [min(length, max(1, steps * length // total)) for length in block_lengths]
@@ -155,11 +156,11 @@ def build_canvas(
     seed: int = 0,
     attention: AttentionPattern = FULL_ATTENTION,
 ) -> tuple[Canvas, int]:
-    """A canvas with masks appended to the prompt, and how many prompt tokens were cut off on the left.
+    """Returns a canvas with masks appended to the prompt, and the number of prompt tokens cut off on the left.
 
-    `request_gen_toks` is the request's own `max_gen_toks`, `filler_ids` the tokens of all fillers, `attention` the
-    model's. A model whose blocks are counted from a row's start gets masks to the end of the last block, as in the
-    families' samplers. Raises OptionError if masks and fillers leave no room for the prompt.
+    `request_gen_toks` is the request's own `max_gen_toks`, `filler_ids` are the tokens of all fillers, `attention` is
+    the model's. If blocks are counted from a row's start, masks fill the last block, as in the families' samplers.
+    Raises OptionError if masks and fillers leave no room for the prompt.
     """
     attention = attention_in_effect(attention, options)
     explicit = options.n_masks if isinstance(options.n_masks, int) else None
@@ -197,10 +198,10 @@ def build_infill_canvas(
     seed: int = 0,
     attention: AttentionPattern = FULL_ATTENTION,
 ) -> tuple[Canvas, int]:
-    """A canvas with one mask between every two segments of text, and how many tokens were cut off on the left.
+    """Returns a canvas with one mask between every two segments of text, and the number of tokens cut off on the left.
 
-    Fillers follow the text, then the masks of an explicit `n_masks`. What filled the slots in the text is returned.
-    Raises OptionError if there is no slot, or one would be cut off.
+    The text is followed by fillers, and these by the masks of an explicit `n_masks`. The tokens of the slots in the
+    text are returned. Raises OptionError if there is no slot, or one would be cut off.
     """
     if len(segments) < 2:
         raise OptionError(
@@ -230,12 +231,12 @@ def build_infill_canvas(
 
 
 def _masks_of(ratio: float, n_tokens: int) -> int:
-    """Rounded up, and at least one."""
+    """The masks of so many tokens: rounded up, and at least one."""
     return max(1, math.ceil(round(ratio * n_tokens, 6)))  # 0.1 * 30 is a little more than 3 in binary
 
 
 def _kept_beside_masks(ratio: float, n_tokens: int, room: int) -> int:
-    """The most tokens of a prompt, at least one, that fit into so much room together with their share of masks."""
+    """The most tokens of a prompt, at least one, that fit into `room` tokens together with their share of masks."""
     n_kept = min(n_tokens, max(1, int(room / (1 + ratio)) + 1))
     while n_kept > 1 and n_kept + _masks_of(ratio, n_kept) > room:
         n_kept -= 1
@@ -251,10 +252,10 @@ def _planned(
     prompt_length: int,
     attention: AttentionPattern,
 ) -> Canvas:
-    """Blocks and steps over the slots, of which `n_masks` were asked for; the rest fill a block model's last block.
+    """The canvas of these tokens, with its slots in blocks and the steps of each block.
 
-    A block longer than an automatic canvas is one block. What stands behind the last block that is returned in part is
-    invisible under block-causal attention, and left out: it changes neither answers nor cost.
+    If `block_length` is larger than the number of slots, all slots are one block. Under block-causal attention, columns
+    after the last block with a returned slot are left out: no earlier block sees them.
     """
     is_causal = attention.is_block_causal
     if is_causal:
@@ -278,13 +279,13 @@ def _planned(
 def _steps_of_blocks(
     block_lengths: Sequence[int], n_returned: int, options: DecodingOptions, *, is_causal: bool
 ) -> list[int]:
-    """Denoising steps of each block: as the sampler says, as an option says of a block, or of all blocks."""
+    """Denoising steps of each block, from the sampler, from `steps_per_block`, or from `steps`."""
     own = [] if is_causal else [options.way.steps_of(length, options) for length in block_lengths]
     if decided := [steps for steps in own if steps is not None]:
         return decided
     if options.steps_per_block is not None:
         return [min(options.steps_per_block, length) for length in block_lengths]
     if options.steps == "auto" and (is_causal or options.is_parallel):
-        return list(block_lengths)  # one token a step
+        return list(block_lengths)  # one token per step
     n_steps = n_returned if options.steps == "auto" else min(options.steps, sum(block_lengths))
     return share_steps(n_steps, block_lengths)

@@ -1,11 +1,11 @@
-"""Which decoding options a model can serve; everything else is refused before anything expensive starts."""
+"""Checks whether a model can serve decoding options, before anything expensive starts."""
 
 from mdlm_lm_eval.decoding.caches import cache_policy
 from mdlm_lm_eval.decoding.guests import signature_of
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, must_be
 
-# The options that left-to-right decoding takes.
+# The options that left-to-right decoding takes: with both modes, and with each.
 _OF_ANY_MODE = {"mode", "n_masks", "mask_ratio", "max_gen_toks", "early_exit", "seed", "suppress_eos", "end_think"}
 _OF_ANY_MODE |= {"escape_until", "unfinished_thinking"}
 _OF_MODE = {
@@ -15,7 +15,7 @@ _OF_MODE = {
 
 
 def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edits: bool) -> None:
-    """Raises OptionError for an option that a model with this attention, which edits or not, has no use for."""
+    """Raises OptionError for an option that does not work with this attention, or with a model that does not edit."""
     if options.guest is not None:
         signature_of(options)[1].check(options)
         return
@@ -38,7 +38,7 @@ def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edi
 
 
 def _check_mode(options: DecodingOptions, attention: AttentionPattern) -> None:
-    """Decoding from left to right needs a causal context, and takes few options."""
+    """Raises OptionError unless left-to-right decoding has a causal context and only options that it takes."""
     if options.mode != "diffusion" and not attention.causal_context:
         raise must_be("mode", "diffusion for a model without a causal context", options.mode)
     if options.mode != "diffusion":
@@ -51,7 +51,7 @@ def _check_mode(options: DecodingOptions, attention: AttentionPattern) -> None:
 
 
 def _check_blocks(options: DecodingOptions, attention: AttentionPattern) -> None:
-    """Small blocks divide the model's blocks; under full attention, a block is no longer than the canvas."""
+    """Raises OptionError unless small blocks divide the model's, and a block under full attention fits the canvas."""
     length, small = options.block_length, options.small_block_length
     if attention.block_length is not None:
         length = length or attention.block_length

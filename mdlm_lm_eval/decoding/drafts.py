@@ -1,8 +1,9 @@
-"""Drafts of the next steps, run beside a row and kept as far as decoding would have come to them (arXiv 2510.00294).
+"""Drafts of a row's next steps: they run in the same pass, and are kept if decoding would have taken them.
 
-One pass runs several views of a row: its canvas, and the same with the first, the first two, ... of the tokens that the
-pass before would have filled next. What the pass makes of a view is what decoding would have made of such a canvas: if
-it is the next view, that one counts, too. So drafts change no token, and cost no pass.
+One pass runs several views of a row: its canvas, and the same canvas with the first, the first two, ... of the tokens
+that the pass before would have filled next (arXiv 2510.00294). A pass changes each view as decoding would change such a
+canvas. If the result is the next view, the result of that view counts, too. So drafts change no token and take no
+additional pass.
 """
 
 import torch
@@ -14,7 +15,7 @@ from mdlm_lm_eval.model.devices import iota
 
 
 def drafted(view: View, choice: Choice, n_columns: int) -> Tensor:
-    """The masks that are left after a pass, [R, 2, T]: their ranks from 1 in the order to come, and their tokens."""
+    """The masks that are left after a pass, [R, 2, T]: their ranks from 1 in the order of filling, and their tokens."""
     left = view.masks & ~choice.fill
     order = (view.priority if choice.order is None else choice.order).masked_fill(~left, -torch.inf)
     rank = order.argsort(dim=1, descending=True, stable=True).argsort(1) + 1
@@ -35,7 +36,7 @@ def views_of(rows: Rows, n_views: int) -> Rows:
 
 
 def keep_agreed(rows: Rows, views: Rows, before: Tensor) -> None:
-    """Puts into the rows what a pass made of the last of their `views` that decoding would have come to.
+    """Overwrites each row with the last of its `views` that decoding would have reached, as it is after a pass.
 
     `before` [V R, T] are the views' tokens before the pass.
     """
@@ -44,7 +45,7 @@ def keep_agreed(rows: Rows, views: Rows, before: Tensor) -> None:
     is_next = (after[:-1] == before[1:]).all(2)  # [V - 1, R]
     last = is_next.long().cumprod(0).sum(0)  # [R]
     every = iota(n_rows, last.device)
-    if rows.confidence is not None:  # each token's is of the view that it was filled in
+    if rows.confidence is not None:  # a token keeps the confidence of the view in which it was filled
         is_reached = iota(len(after), last.device)[:, None] <= last
         is_written = (after != before) & is_reached[..., None]
         found = (views.confidence.view(before.shape) * is_written).sum(0)

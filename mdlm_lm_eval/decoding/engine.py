@@ -1,19 +1,19 @@
 """Reverse diffusion of many canvases in a fixed number of lanes: one loop for all samplers and attention patterns.
 
-All that changes from pass to pass are tensors on the device (`Rows`): a pass proposes, chooses, writes and goes on to
-the next block there. The host sees a copy of a few numbers per row, on a GPU one pass late, and acts where a row enters
-or leaves: when one is done, the next canvas takes its lane. Nothing in a row depends on the others.
+The state that changes from pass to pass is on the device (`Rows`): there a pass proposes, chooses, writes, and goes on
+to the next block. The host sees a copy of a few numbers per row, on a GPU one pass late. It acts when a row enters or
+leaves: when one is done, the next canvas takes its lane. Nothing in a row depends on the others.
 
 The columns that a pass runs:
     full attention, exact: the whole canvas.
-    block-causal: the row's block, at its own place, against the remembered keys and values of those before it, which
-        never see what follows them. A finished block is run once more, so that the keys and values of its final tokens
-        are remembered. With `cache=none` the canvas up to the block's end.
+    block-causal: the row's block, at its own place, with the remembered keys and values of earlier blocks, which never
+        see later tokens. A finished block is run once more, so that the keys and values of its final tokens are
+        remembered. With `cache=none`, the canvas up to the block's end.
     a cache that is renewed at each block: the whole canvas in a block's first pass; then the block, with or without
-        all after it, against what the first pass computed for the rest.
+        the columns after it, and the keys and values that the first pass computed for all others.
 
-A pass that runs whole canvases or prompts beside cached blocks is a wide one, of the rows that need it alone. Where it
-runs nothing but prompts, those of rows that wait for a lane are run ahead, many in one pass.
+With a cache, a pass over whole canvases or prompts is called wide, and runs only the rows that need it. If it runs
+prompts alone, those of canvases that wait for a lane are run ahead, many in one pass.
 """
 
 import itertools
@@ -45,14 +45,14 @@ from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import place_of
 from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 
-# On a GPU, stop strings are looked for after so many steps of a row: that takes the host longer than all else does.
+# On a GPU, stop strings are looked for after every fourth step of a row, as this takes most of the host's time.
 _STEPS_BETWEEN_LOOKS = 4
-# A row in which so many passes change nothing makes no progress.
+# A row makes no progress if this many passes in a row change nothing.
 _MOST_IDLE = 3
 
 
 class NoProgressError(RuntimeError):
-    """Passes change nothing any more, and masks are left."""
+    """Masks are left, but passes change nothing any more."""
 
     def __init__(self, options: DecodingOptions, index: int) -> None:
         changes = ", ".join(f"{name}={shown(value)}" for name, value in options.changes().items())
@@ -64,43 +64,42 @@ class NoProgressError(RuntimeError):
 
 
 class Engine:
-    """Rows in lanes and the canvases that wait for one; the passes over them, and the host's looks."""
+    """Rows in lanes, the canvases that wait for a lane, the passes over them, and the host's looks at the outcome."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.device, self.n_lanes = run, run.device, run.work.batch_size
-        # Of each canvas, the records that it meets and their masks, where a plan alone decides; elsewhere than on a GPU
-        # the host sees at once where rows are.
+        # Each canvas's records and their masks, if plans alone decide. Only a GPU needs them: on a CPU, the host sees
+        # each row's record at once.
         self.paths = list(map(path_of, run.programs)) if run.on_gpu and run.path_is_known else []
         order: Sequence[int] = range(len(run.canvases))
         if run.is_causal and run.is_cached:
-            # Those with the same prefix follow each other, the ones with the most masks first.
+            # Canvases with the same prefix follow each other, those with the most masks first.
             places = [place_of(canvas.prefix, len(canvas.slots)) for canvas in run.canvases]
             order = sorted(order, key=places.__getitem__)
         self.waiting = iter(order)
         size = bucket(min(self.n_lanes, len(run.canvases)), self.device)
-        self.lanes = Lanes.empty(size, run.sizes, max(map(len, self.paths), default=0))
+        self.lanes = Lanes.empty(size, run, max(map(len, self.paths), default=0))
         self.events: dict[int, list[Event]] = {}
         self.n_passes, self.last_seen = 0, -1
-        # Whether the host knows where rows are when it begins a pass; the last pass, which holds as long as they stay.
+        # Whether the host knows each row's record when it begins a pass.
         self.knows_records = not run.on_gpu or bool(self.paths)
-        self.plan: Plan | None = None
+        self.plan: Plan | None = None  # the last pass, which is valid as long as rows keep their records
         self.window: Window | None = None
-        self.sees: Tensor | None = None  # the columns that all rows see, where that does not change
         self.looks: list[Look] = []
         self.cache = run.new_cache(size) if run.is_cached else None
         history = None
         if passes := run.needs.history:
             vocabulary = run.denoiser.vocab_size
-            history = History(size, run.sizes.slots, vocabulary, passes, run.sizes.columns, self.device)
-        self.memory = Memory(size, NextTokenLogits(), history)
+            history = History(size, run.n_slots, vocabulary, passes, run.n_columns, self.device)
+        self.memory = Memory(NextTokenLogits(size), history)
         # Prompts are run ahead, many at a time, so that lanes do not wait for the prompt of each row that enters.
         self.is_ahead = run.is_causal and run.is_cached and not run.predicts_next
         self.n_ahead = max(1, size // 2) if run.on_gpu else size // 2 + 1
         self.ready: list[tuple[int, int]] = []  # places in `ahead`, -1 without a prompt to run, and canvases
         first = list(itertools.islice(self.waiting, size))
-        first += first[-1:] * (size - len(first))  # on a GPU, of lanes that stay empty
+        first += first[-1:] * (size - len(first))  # on a GPU, for lanes that stay empty
         self.ahead = rows = run.rows(first)  # as they begin, on the host
-        self.state = self.state_ahead = rows.to(self.device)  # after their prompts
+        self.state = self.state_ahead = rows.to(self.device)
         self.cache_ahead: CanvasCache | None = None
         self.lanes.enter(np.arange(size), first, rows, self.paths, is_prompt_run=False)
         n_first = min(size, len(run.canvases))
@@ -109,29 +108,26 @@ class Engine:
         if size > len(run.canvases):
             self._leave(np.arange(len(run.canvases), size))
 
-    def decode(self) -> list[Completion]:
-        """Decodes all canvases, as `decode_canvases` says. Raises NoProgressError and NonFiniteLogitsError."""
-        n_canvases = len(self.run.canvases)
-        completions: dict[int, Completion] = {}
-        while len(completions) < n_canvases:
+    def decode(self) -> None:
+        """Decodes all canvases; see `decode_canvases`. Raises NoProgressError and NonFiniteLogitsError."""
+        n_left = len(self.run.canvases)
+        while n_left:
             runs = self._run_pass()
             if not runs and not self.looks:
                 raise NoProgressError(self.run.options, int(self.lanes.owners.max()))
             steps, of_lanes = self._look(is_last=not runs)
             for lane, completion in of_lanes.items():
-                index = int(self.lanes.owners[lane])
-                completions[index] = completion
-                self.run.work.finished(index, completion)
+                self.run.work.finished(int(self.lanes.owners[lane]), completion)
+            n_left -= len(of_lanes)
             self.run.work.advance(steps)
-            if of_lanes and len(completions) < n_canvases:
+            if of_lanes and n_left:
                 self._refill(np.array(list(of_lanes)))
-        return [completions[index] for index in range(n_canvases)]
 
     # Lanes
 
     def _refill(self, free: Numbers) -> None:
-        """The next canvases take free lanes; lanes that nothing waits for are empty, and dropped in time."""
-        self.plan = self.window = self.sees = None
+        """Gives free lanes to the next canvases. Lanes that no canvas waits for stay empty, and are dropped in time."""
+        self.plan = self.window = None
         for look in self.looks:
             look.takes_part[free] = False
         while len(free):
@@ -154,7 +150,7 @@ class Engine:
         self.state.at.index_fill_(0, to_device(torch.from_numpy(free), self.device), -1)
 
     def _enter(self, taken: Numbers, places: Sequence[int], indices: Sequence[int], *, is_prompt_run: bool) -> None:
-        """Canvases take lanes; those whose prompts have been run have `places` in `ahead`."""
+        """Enters canvases into lanes; if their prompts have been run, `places` are their rows in `ahead`."""
         lanes = to_device(torch.from_numpy(taken), self.device)
         if is_prompt_run:
             assert self.cache is not None
@@ -175,7 +171,7 @@ class Engine:
             self.memory.history.enter(lanes)
 
     def _run_prompts(self) -> bool:
-        """Runs the prompts of the next canvases, about half as many as lanes, in one pass; False if none waits."""
+        """Runs the prompts of the next canvases, about half as many as lanes, in one pass. False if none waits."""
         run = self.run
         indices = list(itertools.islice(self.waiting, self.n_ahead))
         with_prompt = [index for index in indices if run.programs[index].records[0, Field.WIDE] >= 0]
@@ -193,11 +189,11 @@ class Engine:
         width, n_seen = self._shape(record, record[:, Field.LIMIT], is_wide=True)
         plan = Plan(going, going, None, width, n_seen, True, True, self.cache_ahead, None)
         state = self.state_ahead = self.ahead.to(self.device)
-        run_pass(run, state, plan, window_of(run, state, plan, None), self.memory, 0 if run.on_gpu else None)
+        run_pass(run, state, plan, window_of(run, state, plan), self.memory, 0 if run.on_gpu else None)
         return True
 
     def _drop_empty_lanes(self) -> None:
-        """On a GPU once half of them are, so that there are few numbers of rows."""
+        """Drops empty lanes, on a GPU only some of them, so that graphs meet few numbers of rows."""
         n, owners = len(self.state.at), self.lanes.owners
         kept = np.flatnonzero(owners >= 0)
         size = bucket(len(kept), self.device) if len(kept) else 0
@@ -208,10 +204,9 @@ class Engine:
         self.state, self.lanes = self.state.of(rows), self.lanes.of(kept)
         if self.cache is not None:
             self.cache.keep(self.run.with_guided(rows, n))
-        self.memory.next_token.keep(rows, n)
+        self.memory.next_token.keep(rows)
         if self.memory.history is not None:
             self.memory.history.keep(rows)
-        self.memory.n_lanes = size
         for number, look in enumerate(self.looks):
             places = kept if look.places is None else look.places[kept]
             self.looks[number] = look._replace(places=places, takes_part=look.takes_part[kept])
@@ -219,12 +214,12 @@ class Engine:
     # Passes
 
     def _run_pass(self) -> bool:
-        """A wide pass of the rows that need one, else one of all rows; False if there is none to run."""
+        """Runs a wide pass over the rows that need one, or else a pass over all rows. False if no row is left."""
         run, lanes, at = self.run, self.lanes, self.lanes.at
         masks_of: Numbers | None = None
         if self.paths:
             at, masks_of = lanes.paths[np.arange(len(at)), lanes.n_run].T
-        # Where nothing has moved since the last pass, and the host knows that, the plan is the same.
+        # The plan is the same if the host knows that no row has moved since the last pass.
         plan = self.plan if self.knows_records else None
         if plan is None or plan.is_wide or not (at is plan.at or (at == plan.at).all()):
             plan, self.window = self._plan(at), None
@@ -233,11 +228,8 @@ class Engine:
         state = self.state if plan.rows is None else self.state.of(plan.rows)
         if plan.views > 1:
             state = views_of(state, plan.views)
-        if self.window is None:  # the columns that rows see are kept while these stay
-            stays = plan.rows is None and plan.views == 1 and not (run.is_causal or run.options.append_blocks)
-            self.window = window_of(run, state, plan, self.sees if stays else None)
-            if stays and self.window.sees is not None:
-                self.sees = self.window.sees
+        if self.window is None:
+            self.window = window_of(run, state, plan)
         n_wanted = None
         if run.on_gpu:
             masks = None if masks_of is None else int(masks_of[plan.going].sum())
@@ -260,13 +252,13 @@ class Engine:
         return True
 
     def _plan(self, at: Numbers) -> Plan | None:
-        """The next pass where rows are at these records: the ones to come, or those last seen."""
+        """The next pass over rows at records `at` [R], those that come next or were seen last; None if all are over."""
         run, lanes = self.run, self.lanes
-        record = lanes.tables[np.arange(len(at)), at] if self.paths else lanes.records  # [R, F]
+        record = lanes.records_at(at)  # [R, F]
         needs_wide = (record[:, Field.WIDE] >= 0) & (bool(self.paths) | (lanes.launched <= self.last_seen))
         is_wide = bool(needs_wide.any())
         if is_wide and not self.paths and not run.is_causal:
-            # A wide pass of one row costs about as much as of many: it waits for half of them, or until none goes on.
+            # A wide pass over one row costs about as much as over many, so it waits until half of the rows need it.
             is_going = at >= 0
             is_wide = 2 * needs_wide.sum() >= is_going.sum() or bool((record[is_going, Field.WIDE] >= 0).all())
         (going,) = (needs_wide if is_wide else at >= 0).nonzero()
@@ -274,7 +266,7 @@ class Engine:
             return None
         record = record[going]
         limits = record[:, Field.LIMIT]
-        if run.is_causal and not self.knows_records:  # an unseen pass moves a row to the next block at most
+        if run.is_causal and not self.knows_records:  # a pass that was not seen yet moves a row by one block at most
             limits = limits + (run.attention.block_length or 1) * len(self.looks)
             limits = np.minimum(limits, [len(run.canvases[index].token_ids) for index in lanes.owners[going]])
         width, n_seen = self._shape(record, limits, is_wide=is_wide)
@@ -286,43 +278,43 @@ class Engine:
             n_more = bucket(len(going), self.device, least=2) - len(going)
             rows = to_device(torch.from_numpy(np.pad(going, (0, n_more), mode="edge")), self.device)
             cache_rows = run.with_guided(rows, len(self.state.at))
-        # Lanes that nothing waits for run drafts, and those of a lone row.
+        # Drafts run in lanes that no canvas waits for, and beside a single row.
         views = 1 if is_wide else max(1, min(run.most_views, max(self.n_lanes, run.most_views) // len(at)))
         if views > 1:
             cache_rows = iota(views * len(at), self.device) % len(at)
         return Plan(at, going, rows, width, n_seen, is_wide, is_ragged, self.cache, cache_rows, views)
 
     def _shape(self, record: Numbers, limits: Numbers, *, is_wide: bool) -> tuple[int, int]:
-        """Columns that each row runs, and that it sees, for rows with these records [K, F] and limits [K]."""
+        """How many columns each row runs, and how many it sees, for rows with these records [K, F] and limits [K]."""
         run = self.run
-        if run.options.batch_invariant:  # the same for all rows, wherever they are
-            n_seen = run.sizes.columns - 1
-            return (run.sizes.window if run.runs_blocks and not is_wide else n_seen), n_seen
+        if run.options.batch_invariant:  # the same shape at all records
+            n_seen = run.n_columns - 1
+            return (run.window if run.runs_blocks and not is_wide else n_seen), n_seen
         n_seen = width = int(limits.max())
         if not is_wide and run.runs_blocks:
             longest = (record[:, Field.STOP] - record[:, Field.START]).max()
-            width = run.sizes.window if run.on_gpu else int(longest)
+            width = run.window if run.on_gpu else int(longest)
         elif not is_wide and run.is_cached:
             width = int((limits - record[:, Field.START]).max())
         if is_wide and run.shares:
             width = int((limits - record[:, Field.START]).max())
         if run.on_gpu and run.is_cached:
-            n_seen = min(up_to_keys(n_seen), run.sizes.columns)
+            n_seen = min(up_to_keys(n_seen), run.n_columns)
             if is_wide:
                 width = up_to_positions(width) if run.shares else n_seen
             elif not run.runs_blocks:
                 width = up_to_positions(width)
         elif run.on_gpu:
-            width = min(up_to_positions(width), run.sizes.columns - 1)
+            width = min(up_to_positions(width), run.n_columns - 1)
         return width, n_seen if run.is_cached else width
 
     def _send(self, plan: Plan, before: Tensor | None) -> None:
         """Sends the outcome of a pass to the host, on a GPU without waiting for it; with a trace, all tokens."""
         now = self.state
-        best = now.best.float().view(torch.int32)[:, None]  # its bits, all as int32: of several dtypes each is copied
+        best = now.best.float().view(torch.int32)[:, None]  # as bits, so that one copy holds integers and floats
         tokens, at = now.tokens.gather(1, now.shown).view(torch.int32), now.at[:, None].view(torch.int32)
         total = at[:, :1]
-        if self.run.sizes.slots > self.run.sizes.shown:  # it changes where a token does that is not shown
+        if self.run.n_slots > self.run.n_shown:  # a sum that changes with tokens that are not shown
             places = iota(now.tokens.shape[1], self.device)
             total = (now.tokens * places).sum(1, keepdim=True, dtype=torch.int32)
         sent = torch.cat([tokens, at, total, best], 1).view(torch.int64)  # [R, N + 2]
@@ -334,7 +326,7 @@ class Engine:
             sent, changes = _to_host(sent), None if changes is None else _to_host(changes)
             first = None if first is None else _to_host(first)
             event = torch.cuda.Event()
-            event.record(torch.cuda.current_stream(self.device))  # which may not be the process's current GPU
+            event.record(torch.cuda.current_stream(self.device))  # of this device, not of the process's current one
         takes_part = self.lanes.owners >= 0
         if plan.is_wide:
             takes_part &= np.isin(np.arange(len(takes_part)), plan.going)
@@ -343,10 +335,10 @@ class Engine:
     # The host's look at them
 
     def _look(self, *, is_last: bool) -> tuple[int, dict[int, Completion]]:
-        """Denoising steps that were taken, and the completions of the rows that are over, by their lanes.
+        """The denoising steps that a pass took, and the completions of the rows that are over, by lane.
 
-        On a GPU this is the outcome of the pass before the last one, which is over by now, unless nothing follows it.
-        Whether they are decided is asked of rows with more tokens than before.
+        On a GPU this is the outcome of the pass before the last one, which is over by now, or of the last one if
+        `is_last`.
         """
         if len(self.looks) < (2 if self.run.on_gpu and not is_last else 1):
             return 0, {}
@@ -368,7 +360,7 @@ class Engine:
         for end_id in self.run.work.end_ids:
             is_end |= numbers == end_id
         is_over = self._is_over(moved, is_end)
-        decided = self._decided(numbers)
+        decided = self._decided(moved, numbers)
         if self.run.options.exits_early:
             ends = (decided == lanes.n_returned) | (is_end & (np.arange(numbers.shape[1]) < decided[:, None])).any(1)
             is_over |= moved.ran & ends
@@ -380,7 +372,7 @@ class Engine:
         return int(took_step.sum()), completions
 
     def _guard(self, moved: Moved) -> None:
-        """Raises NoProgressError where passes change nothing, or a row is elsewhere than its sampler planned."""
+        """Raises NoProgressError if passes change nothing, or a row is not at the record that its sampler planned."""
         lanes = self.lanes
         is_stuck = lanes.idle >= _MOST_IDLE
         if self.paths:
@@ -390,33 +382,37 @@ class Engine:
             raise NoProgressError(self.run.options, int(lanes.owners[is_stuck.argmax()]))
 
     def _is_over(self, moved: Moved, is_end: Numbers) -> Numbers:
-        """Rows [R] whose program is over, or that finished a block with an end of text, as samplers of blocks do."""
+        """Rows [R] bool whose program is over, or that finished a block with an end of text.
+
+        The latter end as in the authors' samplers of blocks.
+        """
         lanes = self.lanes
-        if not moved.any_moved:
-            return np.zeros_like(moved.ran)
         is_over = moved.ran & (lanes.at < 0)
         if self.run.stops_at_end:
-            number, is_stored = lanes.records[:, Field.NUMBER], lanes.records[:, Field.KIND] == Kind.STORE
+            number, is_stored = moved.after[:, Field.NUMBER], moved.after[:, Field.KIND] == Kind.STORE
             before = moved.before[:, Field.NUMBER]
             is_done = moved.ran & (is_stored | (number != before))
             done = np.where(is_done, np.where(is_stored, number, before), -1)
             is_over |= (is_end & (lanes.shown_blocks == done[:, None])).any(1)
         return is_over
 
-    def _decided(self, numbers: Numbers) -> Numbers:
-        """How many tokens are returned from the left without a gap [R], of those that can change no more."""
+    def _decided(self, moved: Moved, numbers: Numbers) -> Numbers:
+        """How many tokens of each row [R] are final, counted from the left without a gap."""
         lanes = self.lanes
         is_open = (numbers == self.run.denoiser.mask_token_id) | lanes.beyond_answer
         if self.run.sampler.settled == "with its block":
-            # A filled token may change until its block is done.
-            is_stored = lanes.records[:, Field.KIND] == Kind.STORE
-            n_closed = np.where(lanes.at < 0, self.run.sizes.blocks, lanes.records[:, Field.NUMBER] + is_stored)
+            # A filled token may change until its block is finished.
+            n_closed = moved.after[:, Field.NUMBER] + (moved.after[:, Field.KIND] == Kind.STORE)
+            n_closed = np.where(lanes.at < 0, self.run.n_blocks, n_closed)
             is_open = is_open | (lanes.shown_blocks >= n_closed[:, None])
         found: Numbers = is_open.argmax(1)
         return found
 
     def _ask(self, numbers: Numbers, decided: Numbers, is_over: Numbers, took_step: Numbers) -> None:
-        """Marks rows as over [R] whose decided tokens are all that the caller needs."""
+        """Marks rows as over [R] if their decided tokens are enough for the caller.
+
+        It is asked about rows with more decided tokens than before.
+        """
         lanes, is_decided = self.lanes, self.run.work.is_decided
         if is_decided is None:
             return
@@ -428,7 +424,7 @@ class Engine:
             is_over[lane] = is_decided(numbers[lane, : decided[lane]].tolist())
 
     def _completion(self, lane: int, numbers: Numbers, n_decided: int, look: Look) -> Completion:
-        """The answer of a row that is over, up to an end of text inclusive."""
+        """The answer of a row that is over, up to and including an end of text."""
         lanes = self.lanes
         answer: list[int] = numbers[:n_decided].tolist()
         passes, steps, tokens = lanes.costs[lane].tolist()
@@ -449,7 +445,7 @@ class Engine:
     # Traces
 
     def _begin_traces(self, indices: Sequence[int], tokens: Tensor) -> None:
-        """Notes what stands on canvases `tokens` [K, T] otherwise than they were built, before the first pass."""
+        """Keeps as events the tokens of canvases `tokens` [K, T] that were written before the first pass."""
         if not self.run.options.trace:
             return
         for index, row in zip(indices, tokens.tolist(), strict=True):
@@ -458,7 +454,7 @@ class Engine:
             self.events[index] = [Event(0, at, old, new, 0.0) for at, (old, new) in pairs if old != new]
 
     def _add_events(self, look: Look, moved: Moved) -> None:
-        """Notes what a pass changed on each canvas that took part in it."""
+        """Keeps as events the tokens that a pass changed on each canvas that took part in it."""
         assert look.changes is not None
         before, after, bits = look.changes.numpy()
         for lane in np.flatnonzero(moved.ran).tolist():
@@ -485,17 +481,20 @@ def decode_canvases(
     finished: Callable[[int, Completion], object] = lambda *_: None,
     batch_size: int | None = None,
 ) -> list[Completion]:
-    """Decodes canvases: the tokens of each one's first `n_returned` slots, up to an EOS or end of turn inclusive.
+    """Decodes canvases: the tokens of each one's first `n_returned` slots, up to and including an EOS or end of turn.
 
-    `batch_size` rows run at a time (all by default); when one is done, the next canvas takes its place.
-    Options are those that `check_decoding` lets through. Nothing in a row depends on the others. `is_decided` says of
-    tokens that can change no more, from the left without a gap, whether the caller needs no more: with `early_exit`
-    such a row leaves the batch (its result may then end there). The mask token is never emitted. `suppress_eos` bans
-    `eos_ids` and leaves ends of turn possible, as LLaDA's `logits_eos_inf` does. `advance(n)` is told that n rows took
-    a step, `finished(n, completion)` that canvas n is done. `end_think_ids` are the tokens of `end_think`,
-    `token_frequencies` [V] those of that option's file. With `label_ids`, completions hold the model's answer at the
-    first slot, except those of row decoders. Raises NonFiniteLogitsError where a row's logits are NaN or
-    infinite, NoProgressError where passes change nothing any more.
+    `batch_size` rows run at a time (all by default); when one is done, the next canvas takes its place. Nothing in a
+    row depends on the others. `check_decoding` must accept the options. The mask token is never emitted. `suppress_eos`
+    bans `eos_ids` and leaves ends of turn possible, as LLaDA's `logits_eos_inf` does.
+
+    is_decided: whether the final tokens of a row, from the left without a gap, are enough for the caller. With
+        `early_exit`, such a row leaves the batch, and its result may end there.
+    advance, finished: called as `advance(n)` after n rows took a step, and as `finished(n, completion)` after canvas n.
+    end_think_ids: the tokens of the option `end_think`. token_frequencies: [V], those of that option's file.
+    label_ids: with them, completions hold the model's answer at the first slot, except those of row decoders.
+
+    Raises NonFiniteLogitsError if a row's logits are NaN or infinite, and NoProgressError if passes change nothing any
+    more.
     """
     if not canvases:
         return []
@@ -531,7 +530,7 @@ def decode_canvases(
         completions[indices[number]] = completion
         finished(indices[number], completion)
 
-    of_shapes: dict[object, list[int]] = {}  # canvases that share lanes: with `batch_invariant`, passes' shapes
+    of_shapes: dict[object, list[int]] = {}  # canvases that share lanes; with `batch_invariant`, those of one shape
     for index, canvas in enumerate(canvases):
         shape = up_to_positions(len(canvas.token_ids)), canvas.block_lengths
         of_shapes.setdefault(shape if options.batch_invariant else None, []).append(index)
@@ -546,7 +545,7 @@ def decode_canvases(
 
 
 def _check_shift(denoiser: Denoiser, options: DecodingOptions, attention: AttentionPattern) -> None:
-    """Raises OptionError for a sampler that needs logits which a model with shifted ones does not give."""
+    """Raises OptionError for a sampler that needs logits that a model with shifted logits does not give."""
     needs = options.way.needs(options)
     if not denoiser.shift:
         return
@@ -562,6 +561,6 @@ def _check_shift(denoiser: Denoiser, options: DecodingOptions, attention: Attent
 
 
 def _to_host(values: Tensor) -> Tensor:
-    """A copy in pinned memory, which nothing waits for."""
+    """A copy in pinned memory; nothing waits for it."""
     pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     return pinned.copy_(values, non_blocking=True)

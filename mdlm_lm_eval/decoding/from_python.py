@@ -45,28 +45,36 @@ def decode(
     end_think_ids: Sequence[int] = (),
     token_frequencies: Tensor | None = None,
 ) -> list[Any]:
-    """What follows every prompt: the whole canvas, or its first `max_gen_toks` tokens.
+    """Returns the answer to every prompt: the tokens of its masks, or the first `max_gen_toks` of them.
 
-    A prompt is a text or a list of token ids; one by itself is a list of one. Answers are lists of token ids, and texts
-    with a `tokenizer` (of `load`). With `return_completions` they are `Completion`s, which also hold how each token
-    came to be. `batch_size` prompts run at a time, all by default. `seeds` has one for each prompt, in place of that of
-    `options`, by which equal prompts are repetitions with random numbers of their own. `progress(done, total)` is
-    called after each answer.
+    A prompt is a text or a list of token ids; a single one is a list of one. Answers are lists of token ids, or texts
+    if there is a `tokenizer` (as of `load`). With `return_completions` they are `Completion`s, which also say how each
+    token came to be. `batch_size` prompts run at a time, all by default. `seeds` has one seed for each prompt, which
+    replaces that of `options`; without it, equal prompts are repetitions with different random numbers.
+    `progress(done, total)` is called after each answer.
 
-    A row ends with its first token of `stop_ids`, a text before its first end token too. `end_think_ids` are the tokens
-    of the option `end_think` where there is no tokenizer, `token_frequencies` [V] what that option's file holds.
+    An answer ends with its first token of `stop_ids`, and with a tokenizer also with its first end token. Without a
+    tokenizer, `end_think_ids` are the tokens of the option `end_think`. `token_frequencies` [V] replace the file of the
+    option of this name.
 
-    Raises OptionError for arguments of other types, for options that this model cannot serve, for a canvas that does
-    not fit, and for texts or fillers without a tokenizer; NonFiniteLogitsError where a row's logits are NaN or
-    infinite.
+    Raises OptionError for arguments of other types, options that this model cannot serve, a canvas that does not fit,
+    and texts or fillers without a tokenizer; NonFiniteLogitsError if a row's logits are NaN or infinite.
     """
     options = _checked(denoiser, options, tokenizer, batch_size, is_traced=return_completions)
     listed = _listed(prompts, tokenizer)
     ids = [prompt_ids(tokenizer, one, denoiser.mask_token_id) if isinstance(one, str) else list(one) for one in listed]
-    build = functools.partial(build_canvas, request_gen_toks=max_gen_toks)
-    canvases = _built(build, ids, _seeds(ids, options, seeds), denoiser, options, tokenizer)
-    completions = _completed(
-        denoiser, canvases, options, tokenizer, batch_size, progress, stop_ids, end_think_ids, token_frequencies
+    completions = _decoded(
+        functools.partial(build_canvas, request_gen_toks=max_gen_toks),
+        ids,
+        _seeds(ids, options, seeds),
+        denoiser,
+        options,
+        tokenizer,
+        batch_size=batch_size,
+        progress=progress,
+        stop_ids=stop_ids,
+        end_think_ids=end_think_ids,
+        token_frequencies=token_frequencies,
     )
     if return_completions:
         return completions
@@ -80,9 +88,9 @@ def fill(
     *,
     tokenizer: PreTrainedTokenizerBase,
 ) -> list[str]:
-    """What stands in the slots of every text, in one text, as with `infill: true` in a task.
+    """Returns the tokens that fill the slots of every text, as one text, like a task with `infill: true`.
 
-    Each `<|mask|>` is a slot of one token, `<|mask:8|>` one of eight. Raises as `decode` does.
+    Each `<|mask|>` is a slot of one token, `<|mask:8|>` one of eight. Raises the errors of `decode`.
     """
     options = _checked(denoiser, options, tokenizer, None, is_traced=False)
     listed = _listed(texts, tokenizer)
@@ -94,12 +102,11 @@ def fill(
 
     segments = [encode_infill(tokenizer, text, denoiser.mask_token_id, encode) for text in listed]
     seeds = _seeds(listed, options, None)
-    canvases = _built(build_infill_canvas, segments, seeds, denoiser, options, tokenizer)
-    return [str(one.text) for one in _completed(denoiser, canvases, options, tokenizer)]
+    return [str(one.text) for one in _decoded(build_infill_canvas, segments, seeds, denoiser, options, tokenizer)]
 
 
 def checked_options(denoiser: Denoiser, options: T | None, kind: type[T]) -> T:
-    """The options, by default those of this kind. Raises OptionError where either argument is something else."""
+    """The options, by default those of `kind`. Raises OptionError if either argument is of another type."""
     if not isinstance(denoiser, Denoiser):
         raise OptionError(f"denoiser must be what load() or load_denoiser() returns, not {type(denoiser).__name__}")
     options = kind() if options is None else options
@@ -116,7 +123,7 @@ def _checked(
     *,
     is_traced: bool,
 ) -> DecodingOptions:
-    """The options. Raises OptionError for arguments that cannot be decoded with."""
+    """The options, with a trace if `is_traced`. Raises OptionError for arguments that `decode` cannot use."""
     options = checked_options(denoiser, options, DecodingOptions)
     if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
         raise OptionError(f"batch_size must be a whole number from 1 or None, not {batch_size!r}")
@@ -132,7 +139,7 @@ def _checked(
 
 
 def _listed(prompts: Any, tokenizer: PreTrainedTokenizerBase | None) -> list[Any]:
-    """Texts and lists of token ids. Raises OptionError for anything else."""
+    """The prompts as a list of texts and lists of token ids. Raises OptionError for anything else."""
     found = [prompts] if isinstance(prompts, str) or not isinstance(prompts, Iterable) else list(prompts)
     if found and all(type(each) is int for each in found) and isinstance(prompts, Iterable):
         found = [found]
@@ -145,7 +152,7 @@ def _listed(prompts: Any, tokenizer: PreTrainedTokenizerBase | None) -> list[Any
 
 
 def _seeds(prompts: Sequence[Any], options: DecodingOptions, given: Sequence[int] | None) -> list[int]:
-    """A seed for each prompt. Raises OptionError where as many were not given."""
+    """A seed for each prompt. Raises OptionError if `given` are not as many whole numbers."""
     repetitions = [0] * len(prompts)
     if given is None:
         counts: Counter[str] = Counter()
@@ -158,16 +165,27 @@ def _seeds(prompts: Sequence[Any], options: DecodingOptions, given: Sequence[int
     return [seed_of(f"{seed} {repetition} {prompt}") for seed, repetition, prompt in rows]
 
 
-def _built(
+def _decoded(
     build: Callable[..., tuple[Canvas, int]],
     parts: Sequence[Any],
     seeds: Sequence[int],
     denoiser: Denoiser,
     options: DecodingOptions,
     tokenizer: PreTrainedTokenizerBase | None,
-) -> list[Canvas]:
-    """The canvases that `build` makes of prompts or of the segments of texts."""
-    filler = [] if tokenizer is None else tokenizer.encode(options.filler, add_special_tokens=False)
+    *,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    stop_ids: Collection[int] = (),
+    end_think_ids: Sequence[int] = (),
+    token_frequencies: Tensor | None = None,
+) -> list[Completion]:
+    """Completions, with text and ending, of the canvases that `build` makes of prompts or of texts' segments."""
+    filler: list[int] = []
+    end_of_turn: Collection[int] = ()
+    if tokenizer is not None:
+        filler = tokenizer.encode(options.filler, add_special_tokens=False)
+        stop_ids, end_of_turn = {*stop_ids, *eos_ids(tokenizer, None)}, end_of_turn_ids(tokenizer)
+        end_think_ids = tokenizer.encode(options.end_think, add_special_tokens=False)
     build = functools.partial(
         build,
         options=options,
@@ -176,25 +194,7 @@ def _built(
         filler_ids=filler * options.n_fillers,
         attention=denoiser.attention,
     )
-    return [build(part, seed=seed)[0] for part, seed in zip(parts, seeds, strict=True)]
-
-
-def _completed(
-    denoiser: Denoiser,
-    canvases: Sequence[Canvas],
-    options: DecodingOptions,
-    tokenizer: PreTrainedTokenizerBase | None,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
-    stop_ids: Collection[int] = (),
-    end_think_ids: Sequence[int] = (),
-    token_frequencies: Tensor | None = None,
-) -> list[Completion]:
-    """The completions of canvases, with text, tokens and ending."""
-    end_of_turn: Collection[int] = ()
-    if tokenizer is not None:
-        stop_ids, end_of_turn = {*stop_ids, *eos_ids(tokenizer, None)}, end_of_turn_ids(tokenizer)
-        end_think_ids = tokenizer.encode(options.end_think, add_special_tokens=False)
+    canvases = [build(part, seed=seed)[0] for part, seed in zip(parts, seeds, strict=True)]
     done: list[int] = []
 
     def finished(index: int, completion: Completion) -> None:

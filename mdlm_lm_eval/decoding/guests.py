@@ -1,10 +1,11 @@
-"""Guests: functions of others' that generate, called as their authors call them.
+"""Guests: generating functions that are not part of this package, called as their authors call them.
 
-    answer = adapt(load_foreign("sampler", "generate.py:generate"), denoiser, end_ids=[126081])
-    ids = answer([prompt_ids], DecodingOptions(sampler="generate.py:generate", n_masks=64, steps=32), 64, 64, 0)
+    options = DecodingOptions(sampler="generate.py:generate", n_masks=64, steps=32)
+    answer = adapt(*signature_of(options), denoiser, end_ids=[126081])
+    ids = answer([prompt_ids], options, 64, 64, 0)
 
-A function gets the network and the prompts [B, L], and what its own parameters name: the mask token, ends of text, an
-attention mask, the length, and those of our options that it takes, under any name that scripts have for them.
+A function gets the network and the prompts [B, L], and values for its own parameters: the mask token, ends of text, an
+attention mask, the length, and those of our options that it takes, under any name that scripts use for them.
 """
 
 import inspect
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
 
 Answer = Callable[[Sequence[Sequence[int]], DecodingOptions, int, int, int], list[list[int]]]
 
-# How authors call what is filled in; lengths and steps have these names beside those of our options.
+# The authors' names for parameters that are filled in, and for our options beside the declared ones.
 MASKS, _PAD = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
 _END, _ENDS = ("eos_id", "eos_token_id"), ("eos_ids", "eos_token_ids", "stop_ids", "stopping_criteria_idx")
 _PROMPTS = ("prompt", "input_ids", "inputs", "prompts", "prompt_ids")
 _MORE_NAMES = {"n_masks": ("gen_len", "max_gen_length"), "steps_per_block": ("denoising_steps", "max_denoising_steps")}
 WORDS = {"remasking": {"confidence": "low_confidence"}, "alg": {"confidence": "maskgit_plus", "margin": "topk_margin"}}
-# What any guest is given in its own way, and what is done to its answers afterwards.
+# Options that work with any guest: they are passed on in a special way, or applied to its answers.
 _OF_ANY = {"sampler", "sampler_args", "n_masks", "mask_ratio", "max_gen_toks", "steps", "steps_per_block", "seed"}
 _OF_ANY |= {"block_length", "escape_until", "unfinished_thinking"}
 
@@ -47,9 +48,9 @@ class GuestError(Exception):
 
 
 class Network:
-    """The model as authors call it: without a cache that they have not asked for, and with SDAR's masks by row.
+    """The model as authors call it: without a cache unless they ask for one, and with SDAR's masks for each row.
 
-    aligned: whether the output at a position is to predict its own token, where the model's predicts the next one.
+    aligned: whether outputs are moved so that each predicts its own token, if the model's predict the next one.
     """
 
     def __init__(self, denoiser: "Denoiser", *, aligned: bool) -> None:
@@ -79,10 +80,11 @@ class Network:
 
 
 class Signature:
-    """What a guest's function takes.
+    """The parameters of a guest's function.
 
-    names: its parameters; with `**kwargs`, also the fields of its generation config and the words that its code reads.
-    config: the class of that, where it is the authors' own.
+    names: their names; with `**kwargs`, also the fields of its generation config and the string constants of its code.
+    prompts: the name of the parameter for prompts.
+    config: the class of its generation config if that is the authors' own, else None.
     """
 
     def __init__(self, named: str, foreign: Foreign) -> None:
@@ -105,13 +107,13 @@ class Signature:
         self.names = {name for name in self.names - {of_model, self.prompts} if not name.startswith("_")}
 
     def own_name(self, option: str) -> str | None:
-        """The parameter that stands for one of our options; None where it takes none."""
+        """The name of the parameter for one of our options; None if it has none."""
         each = DecodingOptions.declared()[option]
         names = (option, each.llada, each.dream, *each.also.split(), *_MORE_NAMES.get(option, ()))
         return next((name for name in names if name in self.names), None)
 
     def own_arguments(self, options: DecodingOptions) -> dict[str, Any]:
-        """Those of `sampler_args`. Raises OptionError for one that is no parameter."""
+        """The arguments in `sampler_args`. Raises OptionError for one that is no parameter."""
         found = {}
         for word in filter(None, (options.sampler_args or "").split(";")):
             name, _, value = word.partition("=")
@@ -124,7 +126,7 @@ class Signature:
         return found
 
     def check(self, options: DecodingOptions) -> None:
-        """Raises OptionError for an option that is set and that the function does not take."""
+        """Raises OptionError for an option that is set, but that the function does not take."""
         defaults = defaults_of(DecodingOptions)
         self.own_arguments(options)
         values = options.as_dict()
@@ -138,18 +140,18 @@ class Signature:
                 )
 
     def block(self, n_tokens: int, options: DecodingOptions) -> int:
-        """The length of its blocks; where the user sets none, one block is all that is asked for at most."""
+        """The length of its blocks: the user's, or its own default, which is at most `n_tokens`."""
         own = self.parameters.get(self.own_name("block_length") or "")
         default = None if own is None else own.default
         return options.block_length or min(default if isinstance(default, int) else n_tokens, n_tokens)
 
     def length(self, n_tokens: int, options: DecodingOptions) -> int:
-        """The tokens that it is asked for: whole blocks."""
+        """The number of tokens that it is asked for: `n_tokens`, in whole blocks."""
         block = self.block(n_tokens, options) if self.own_name("block_length") else 1
         return -(-n_tokens // block) * block
 
     def arguments(self, options: DecodingOptions, n_tokens: int, n_returned: int) -> dict[str, Any]:
-        """What our options give: the user's own come last. Without `steps`, a step for each returned token."""
+        """Its arguments from our options and `sampler_args`. Without `steps`, one step for each returned token."""
         length, block = self.length(n_tokens, options), self.block(n_tokens, options)
         n_blocks = -(-length // block)
         given: dict[str, Any] = {"n_masks": length, "steps": length, "block_length": block}
@@ -166,7 +168,7 @@ class Signature:
         return found | self.own_arguments(options)
 
     def call(self, network: Any, ids: "Tensor", mask: "Tensor", arguments: dict[str, Any]) -> Any:
-        """The tokens that it returns for prompts [B, L], among whatever else."""
+        """The tokens that it returns for prompts [B, L], without other results."""
         takes_a_dictionary = self.function.__name__ == "block_diffusion_generate"  # SDAR's
         prompts = {"input_ids": ids, "attention_mask": mask} if takes_a_dictionary else ids
         output = self.function(network, **{self.prompts: prompts}, **arguments)
@@ -174,7 +176,7 @@ class Signature:
         return output[0] if isinstance(output, tuple) else output
 
     def with_config(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """With a generation config of the authors' own, which transformers 5 would not make from the model's."""
+        """The arguments with a generation config of the authors' own class, which transformers 5 would not make."""
         if self.config is None:
             return arguments
         fields = vars(self.config()).keys()
@@ -184,40 +186,40 @@ class Signature:
 
 
 def signature_of(options: DecodingOptions) -> tuple[Foreign, Signature]:
-    """The guest that options name, and what it takes. Raises OptionError where there is none."""
+    """The guest that options name, and its signature. Raises OptionError if it cannot be loaded."""
     assert options.guest is not None
     foreign = load_foreign("sampler", options.guest)
     return foreign, Signature(options.guest, foreign)
 
 
 def asked_tokens(options: DecodingOptions, n_slots: int, n_returned: int) -> int:
-    """The tokens that a request asks a guest for."""
+    """The number of tokens that a request asks a guest for."""
     if options.mask_ratio is not None:
         return n_slots
     return max(n_returned, options.n_masks) if isinstance(options.n_masks, int) else n_returned
 
 
-def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], named: str = "the function") -> Answer:
-    """The function as `answer(prompts, options, number of tokens, of these returned, seed) -> ids`, unchecked.
+def adapt(foreign: Foreign, takes: Signature, denoiser: "Denoiser", *, end_ids: Collection[int]) -> Answer:
+    """Returns the function as `answer(prompts, options, number of tokens, of these returned, seed) -> ids`.
 
-    Ids are those after the prompts, at most `Signature.length` of them, of each row. Raises ValueError for what holds
-    no such tokens, and whatever the function raises.
+    `ids` are the tokens after each prompt, which the caller checks. `answer` raises ValueError if the function returns
+    no token ids, and all errors of the function.
     """
     import torch
 
-    takes, ends = Signature(named, foreign), sorted(end_ids)
+    ends = sorted(end_ids)
     network: Any = Network(denoiser, aligned=getattr(foreign.thing, "aligned", False))
     if foreign.owner is not None and isinstance(denoiser.model, foreign.owner):
         network = denoiser.model
     elif foreign.owner is not None and issubclass(foreign.owner, torch.nn.Module):
-        raise OptionError(f"{named} is a method of a network, which modeling=FILE.py:CLASS loads")
+        raise OptionError(f"sampler={takes.named} is a method of a network, which modeling=FILE.py:CLASS loads")
     elif foreign.owner is not None:  # methods without a network, as Dream's, are put before ours
         network = type(foreign.owner.__name__, (Network, foreign.owner), {})(denoiser, aligned=False)
 
     def answer(
         prompts: Sequence[Sequence[int]], options: DecodingOptions, n_tokens: int, n_returned: int, seed: int
     ) -> list[list[int]]:
-        length, longest = takes.length(n_tokens, options), max(map(len, prompts))
+        longest = max(map(len, prompts))
         padding = [longest - len(prompt) for prompt in prompts]
         rows = [[denoiser.pad_token_id] * n + [*prompt] for n, prompt in zip(padding, prompts, strict=True)]
         ids = torch.tensor(rows, device=denoiser.device)  # [B, L]
@@ -230,21 +232,18 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
         arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
         arguments = takes.with_config(arguments | takes.arguments(options, n_tokens, n_returned))
         with foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
-            output = takes.call(network, ids, mask, arguments)
-        return _after(output, rows, length, denoiser)
+            return _after(takes.call(network, ids, mask, arguments), rows)
 
     return answer
 
 
-def _after(output: Any, rows: Sequence[Sequence[int]], length: int, denoiser: "Denoiser") -> list[list[int]]:
-    """The tokens after the prompts of what a function returned, with or without these."""
+def _after(output: Any, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The tokens after the prompts in the output of a function, which may include the prompts."""
     import torch
 
     if isinstance(output, torch.Tensor):
         if output.is_floating_point() or output.dtype == torch.bool:
             raise ValueError(f"returned {output.dtype} instead of token ids")
-        if output.device.type not in (denoiser.device.type, "cpu"):
-            raise ValueError(f"returned tokens on the device {output.device}")
         output = output.tolist()
     if not isinstance(output, list) or not output:
         raise ValueError(f"returned {type(output).__name__} instead of token ids")
@@ -255,9 +254,9 @@ def _after(output: Any, rows: Sequence[Sequence[int]], length: int, denoiser: "D
 
 
 def _config_of(function: Any) -> Any:
-    """The class of a function's `generation_config`.
+    """The class of a function's `generation_config`, None if it has none.
 
-    transformers 5 says to its `validate` what was set; that of a class of before, as Dream's, does not take it.
+    transformers 5 calls its `validate` with arguments that older classes, such as Dream's, do not take.
     """
     annotation = typing.get_type_hints(function).get("generation_config")
     config = next((each for each in (*typing.get_args(annotation), annotation) if each is not type(None)), None)
@@ -272,7 +271,7 @@ def _config_of(function: Any) -> Any:
 
 @contextmanager
 def forked_random(seed: int, device: Any) -> Iterator[None]:
-    """All random numbers of the process begin at a seed, and go on afterwards as if nothing had been drawn."""
+    """Seeds all random numbers of the process, and restores their state afterwards."""
     import numpy as np
     import torch
 
@@ -289,7 +288,7 @@ def forked_random(seed: int, device: Any) -> Iterator[None]:
 
 
 def _value(text: str) -> Any:
-    """As Python writes it, or a word."""
+    """The value of a Python literal; any other text is a string."""
     words = {"true": "True", "false": "False", "none": "None"}
     try:
         return literal_eval(words.get(text.lower(), text))
@@ -298,10 +297,10 @@ def _value(text: str) -> Any:
 
 
 class Snapshot:
-    """A model and the code that runs it, to be compared with what they are later.
+    """The state of a model and of the code that runs it, for comparison after a guest.
 
-    code: functions and classes of the model's classes, and of the modules that hold these. own: its modules with their
-    hooks, methods and settings, and its weights with the number of their changes in place.
+    code: functions and classes of the model's classes, and of the modules that define these.
+    own: its modules with their hooks, methods and settings, and its weights with the number of changes in place.
     """
 
     def __init__(self, model: Any) -> None:
@@ -309,18 +308,18 @@ class Snapshot:
 
         self.model, self.own = model, _own_state(model)
         classes = {each for module in model.modules() for each in type(module).__mro__[:-1]}
-        # The loader takes away those of a guest's own network.
+        # The modules of a guest's own network are not there: the loader removes them.
         modules = {sys.modules[each.__module__] for each in classes if each.__module__ in sys.modules}
         self.owners = [*classes, *modules, functional]
         self.code = [(owner, _callables(owner)) for owner in self.owners]
 
     def restore(self) -> bool:
-        """Puts the code back; whether the model itself is what it was."""
+        """Restores the code; returns whether the model itself is unchanged."""
         for owner, before in self.code:
             now = _callables(owner)
             for name in before.keys() | now.keys():
                 if name not in before and isinstance(owner, type):
-                    delattr(owner, name)  # which hid the method of a class above
+                    delattr(owner, name)  # which hid the method of a base class
                 elif name in before and now.get(name) is not before[name]:
                     setattr(owner, name, before[name])
         return _own_state(self.model) == self.own

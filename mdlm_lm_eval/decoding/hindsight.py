@@ -1,4 +1,4 @@
-"""How likely a filled token would be if its own position were masked: a shadow of the block stands after the canvas.
+"""How likely a filled token would be if its own position were masked: a shadow of the block follows the canvas.
 
 A mask in the shadow has the position of its column. It sees all other columns of the canvas, and the shadow; the canvas
 sees the canvas alone, so that one pass gives both (arXiv 2507.18578).
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.candidates import probability_of
+from mdlm_lm_eval.decoding.candidates import slices_of
 from mdlm_lm_eval.model.denoiser import Denoiser
 
 
@@ -26,7 +26,7 @@ class Shadow:
     def of(
         cls, tokens: Tensor, slot_number: Tensor, block_of: Tensor, number: Tensor, n_before: Tensor, length: int
     ) -> "Shadow":
-        """Of blocks `number` [R] with `n_before` [R] slots before them, of at most `length` slots.
+        """The shadow of blocks `number` [R] with `n_before` [R] slots before them and at most `length` slots in them.
 
         `tokens`, `slot_number`, `block_of` are [R, T], whose last column is no row's.
         """
@@ -37,7 +37,7 @@ class Shadow:
         return cls(columns, tokens.gather(1, columns), is_there, tokens.shape[1])
 
     def wanted(self, mask_token_id: int) -> Tensor:
-        """[R, B] bool, the tokens that are asked about: those that are no masks."""
+        """[R, B] bool, the tokens whose probability is needed: all that are no masks."""
         return (self.tokens != mask_token_id) & self.is_there
 
     def logits(
@@ -52,12 +52,13 @@ class Shadow:
         ids = torch.cat([tokens, torch.full_like(self.columns, denoiser.mask_token_id)], 1)
         return denoiser.window_logits(ids, torch.cat([columns, self.columns], 1), sees, positions)
 
+    def hindsight(self, logits: Tensor, row: Tensor, place: Tensor) -> Tensor:
+        """Probabilities [N] float32 of the shadow's tokens by `logits` [N, V] at `place` [N] of `row` [N]."""
+        tokens = self.tokens[row, place.clamp(min=0)][:, None]
+        parts = [logits[part].float().softmax(-1).gather(1, tokens[part]) for part in slices_of(len(logits), logits)]
+        return torch.cat(parts).squeeze(1)
+
     def onto(self, probabilities: Tensor, columns: Tensor) -> Tensor:
-        """The shadow's `probabilities` [R, B] at the window's `columns` [R, W]; 0 where it says nothing."""
+        """The shadow's `probabilities` [R, B] at the window's `columns` [R, W]; 0 at columns outside the shadow."""
         on_canvas = probabilities.new_zeros(len(columns), self.n_columns)
         return on_canvas.scatter(1, self.columns, probabilities).gather(1, columns)
-
-
-def hindsight(shadow: Shadow, logits: Tensor, row: Tensor, place: Tensor) -> Tensor:
-    """Probabilities [N] of the shadow's tokens by `logits` [N, V] at `place` [N] of `row` [N]."""
-    return probability_of(logits, shadow.tokens[row, place.clamp(min=0)])

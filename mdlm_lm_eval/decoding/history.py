@@ -1,4 +1,4 @@
-"""How much the distribution of each mask changed in the last passes, for samplers that compare passes."""
+"""The changes of each mask's distribution in the last passes, for samplers that compare passes."""
 
 import torch
 from torch import Tensor
@@ -9,13 +9,12 @@ _EPSILON = 1e-12  # as in arXiv 2511.05664
 
 
 class History:
-    """Distributions of R lanes' slots as of the pass before, [R, N + 1, V], and their changes in H passes, [R, H, T].
+    """Distributions of R lanes' slots in the last pass, [R, N + 1, V], and their changes in H passes, [R, H, T].
 
-    The last slot is nobody's. Both lie on the device and are zeros where nothing was seen yet.
+    The last slot is no row's. Both lie on the device, and are zeros for slots that no pass has predicted yet.
     """
 
     def __init__(self, n_lanes: int, n_slots: int, vocabulary: int, passes: int, columns: int, device: torch.device):
-        self.n_slots = n_slots
         self._before = torch.zeros(n_lanes, n_slots + 1, vocabulary, device=device)
         self._changes = torch.zeros(n_lanes, passes, columns, device=device)
 
@@ -31,7 +30,7 @@ class History:
     def add(self, logits: Tensor, row: Tensor, slots: Tensor) -> Tensor:
         """Remembers the distributions of `logits` [N, V] at `slots` [N] of `row` [N].
 
-        Their Kullback-Leibler divergences [N] from those of the pass before, in nats.
+        Returns their Kullback-Leibler divergences [N] from those of the pass before, in nats.
         """
         found = []
         for part in slices_of(len(logits), logits):
@@ -39,10 +38,10 @@ class History:
             changes = (probabilities + _EPSILON).log() - (self._before[row[part], slots[part]] + _EPSILON).log()
             found.append((probabilities * changes).sum(-1))
             self._before[row[part], slots[part]] = probabilities
-        return torch.cat(found) if found else logits.new_zeros(0, dtype=torch.float32)
+        return torch.cat(found)
 
     def divergences(self, now: Tensor, columns: Tensor) -> Tensor:
-        """The last H passes' changes [R, H, W] at the window's `columns` [R, W], with this pass's, `now` [R, W]."""
+        """The changes of the last H passes [R, H, W] at the window's `columns` [R, W]; `now` [R, W] are this pass's."""
         on_canvas = torch.zeros_like(self._changes[:, 0]).scatter(1, columns, now)  # [R, T]
         self._changes = torch.cat([self._changes[:, 1:], on_canvas[:, None]], 1)
         return self._changes.gather(2, columns[:, None].expand(-1, self._changes.shape[1], -1))

@@ -1,25 +1,27 @@
-"""How many rows fit into a GPU's memory: a budget of bytes, from what a row of a model takes at its peak."""
+"""How many rows fit into a GPU's memory, from an estimate of a row's peak memory in bytes."""
 
 from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedConfig
 
-# Of what is free: the rest is lost between blocks of the allocator.
+# The usable share of free memory; the rest is lost between blocks of the allocator.
 _USABLE = 0.9
-# Whatever the rows: float32 slices of logits and what is computed from them, workspaces of matrix multiplications, and
-# the passes of at most 8,192 tokens that are kept as CUDA graphs.
+# Memory that does not depend on the rows: float32 slices of logits and of values computed from them, workspaces of
+# matrix multiplications, and the passes of at most 8,192 tokens that are kept as CUDA graphs.
 _FIXED_BYTES = 9 * 2**29
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowSize:
-    """What a row of a batch runs and keeps.
+    """The sizes of a row of a batch.
 
-    length: tokens of its canvas, of which `n_logits` are predicted in a pass. n_run: tokens of its longest pass, by
-    default all of them; where finished blocks are remembered, its prompt. n_kept: distributions that are kept from pass
-    to pass. is_cached: whether keys and values are remembered; `is_ahead`: also those of half as many rows more, whose
-    prompts are run ahead.
+    length: tokens of its canvas, of which `n_logits` are predicted in a pass.
+    n_run: tokens of its longest pass: by default all of them, but its prompt if finished blocks are remembered.
+    n_kept: distributions that are kept from pass to pass.
+    is_cached: whether keys and values are remembered. is_ahead: whether prompts are run ahead, for which half as many
+        rows more keep keys and values.
+    is_guided: whether the row also runs without its prompt, for classifier-free guidance.
     """
 
     length: int
@@ -31,20 +33,20 @@ class RowSize:
     is_guided: bool = False
 
     def remembered(self, config: PreTrainedConfig, itemsize: int) -> int:
-        """Bytes of keys and values of all layers, and in float32 of what a sampler compares passes by."""
+        """Bytes of keys and values in all layers, and of the float32 distributions that are kept."""
         text, rows = config.get_text_config(), 2 if self.is_guided else 1
         tensors = (3 if self.is_ahead else 2) * self.is_cached
         of_layers = rows * self.length * tensors * sum(map(_width_of_keys, text.per_layer_config)) * itemsize
         return of_layers + self.n_kept * text.vocab_size * torch.float32.itemsize
 
     def total(self, config: PreTrainedConfig, itemsize: int) -> int:
-        """Bytes that it adds to the weights at the peak of a pass, in numbers of `itemsize` bytes.
+        """Bytes that the row takes at the peak of a pass, with numbers of `itemsize` bytes.
 
-        Activations are those of one layer, which is all that exists at a time without gradients; logits come when they
-        are gone. A gated layer holds its input, residual and output with three tensors of its inner size; a mixture's
-        six of the hidden size for each of a token's experts: inputs, outputs, and in float32 the weighted and the
-        ordered ones. Guidance holds the logits of both canvases, their difference and its multiple. Masks of a canvas'
-        length squared are left out.
+        Without gradients, only one layer's activations exist at a time, and they are gone when logits are computed. A
+        gated layer holds its input, residual and output, and three tensors of its inner size. A mixture of experts
+        holds six tensors of the hidden size for each of a token's experts: inputs, outputs, and in float32 the weighted
+        and the ordered outputs. Guidance holds the logits of both canvases, their difference and its multiple.
+        Attention masks of a canvas's length squared are left out.
         """
         text, rows = config.get_text_config(), 2 if self.is_guided else 1
         inner = 3 * text.intermediate_size
@@ -63,6 +65,6 @@ def _width_of_keys(layer: PreTrainedConfig) -> int:
 
 
 def rows_that_fit(row_bytes: int, free_bytes: int, *, most: int) -> int:
-    """The largest power of two of rows that fits into `free_bytes`, the weights being loaded; 1 to `most`."""
+    """The largest power of two of rows, from 1 to `most`, that fits into `free_bytes` beside the loaded weights."""
     n_rows = int((free_bytes * _USABLE - _FIXED_BYTES) // row_bytes)
     return max(1, min(most, 1 << (n_rows.bit_length() - 1) if n_rows > 0 else 1))

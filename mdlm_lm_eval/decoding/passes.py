@@ -1,16 +1,16 @@
 """One pass over rows: masks are found, the model is asked, the sampler chooses, the rows change and move on.
 
-`run_pass` is the whole of it, one stage after the other. No stage knows which sampler is at work.
+`run_pass` is the whole of it, one stage after the other. No stage depends on which sampler is used.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.candidates import Proposals, WhereMasked, uniform_numbers
 from mdlm_lm_eval.decoding.drafts import drafted
-from mdlm_lm_eval.decoding.hindsight import Shadow, hindsight
+from mdlm_lm_eval.decoding.hindsight import Shadow
 from mdlm_lm_eval.decoding.history import History
 from mdlm_lm_eval.decoding.next_token import NextTokenLogits
 from mdlm_lm_eval.decoding.places import Places
@@ -18,57 +18,63 @@ from mdlm_lm_eval.decoding.program import Field, Kind
 from mdlm_lm_eval.decoding.rows import Rows
 from mdlm_lm_eval.decoding.run import Run
 from mdlm_lm_eval.decoding.sampler import Answer, Choice, View
-from mdlm_lm_eval.decoding.windows import Plan, Window, flags
+from mdlm_lm_eval.decoding.windows import Plan, Window
 from mdlm_lm_eval.model.devices import iota, up_to_positions
 
 
 @dataclass
 class Memory:
-    """What passes leave for later ones beside the rows: of all `n_lanes`."""
+    """State of all lanes that passes leave for later ones, beside the rows."""
 
-    n_lanes: int
     next_token: NextTokenLogits
     history: History | None
 
 
 def run_pass(run: Run, rows: Rows, plan: Plan, window: Window, memory: Memory, n_wanted: int | None) -> None:
-    """One pass of the model over `rows`, and all that follows from it for them.
+    """One pass of the model over `rows`, and the changes of these that follow from it.
 
-    `n_wanted`: on a GPU, the most logits that it needs, None for all places.
+    `n_wanted`: on a GPU, the most logits that the pass needs; None for all places.
     """
     tokens = rows.tokens.gather(1, window.columns)  # [R, G]
     masks = tokens == window.expected
     one = _Pass(run, rows, plan, window, tokens, _fillable(run, plan, window, masks))
     others = one.others(masks, n_wanted)
-    shadow = one.shadow()
+    shadow: Shadow | None = None
+    if run.needs.hindsight:
+        before = window.record[:, Field.BEFORE]
+        shadow = Shadow.of(rows.tokens, rows.slot_number, rows.block_of, window.number, before, run.longest_block)
     places = Places(one.wanted(others, shadow, n_wanted), n_wanted, on_gpu=run.on_gpu)
     logits = one.logits(places, shadow)
-    if window.has_before is not None:
+    if run.predicts_next and not run.fills_next:
         lanes = plan.rows if plan.views == 1 else plan.cache_rows
-        memory.next_token.exchange(logits, places, lanes, memory.n_lanes, window.asked, window.has_before)
+        memory.next_token.exchange(logits, places, lanes, window.asked, window.number > 0)
     first = one.first_tokens(logits, places)
     columns, where = one.where(places)
     if run.thinking is not None and columns is not None:
         run.thinking.raise_logits(logits, places.row, columns, rows, window.number, run.denoiser.mask_token_id)
     proposals = run.proposer.propose(logits, where)
-    view = one.view(others, places, proposals)
+    divergence = beliefs = None
     if shadow is not None:
-        view = _with_hindsight(view, shadow, logits, places)
-    if memory.history is not None and where.slot_numbers is not None:
-        view = _with_divergence(view, memory.history, logits, places, where.slot_numbers)
+        of_shadow = shadow.hindsight(logits, places.row, places.offset - tokens.shape[1])
+        beliefs = shadow.onto(places.spread(of_shadow)[:, tokens.shape[1] :], window.columns)
+    if memory.history is not None and (slots := where.slot_numbers) is not None:
+        slots = slots if places.inside is None else slots.where(places.inside, run.n_slots)
+        now = places.spread(memory.history.add(logits, places.row, slots))
+        divergence = memory.history.divergences(now, window.columns)
+    view = one.view(others, places, proposals, beliefs, divergence)
     choice = run.sampler.choose(view, run.options)
     new = choice.tokens_after(view, run.denoiser.mask_token_id)
     one.write(view, choice, new)
-    if first is not None:  # those of the pass that wrote the slot last are kept
+    if first is not None:  # the numbers of the last pass that wrote the slot are kept
         found, is_first = first
         rows.first = found.where((choice.written & is_first).any(1, keepdim=True), rows.first)
     one.move_on(new)
 
 
 def most_wanted(run: Run, plan: Plan, n_rows: int, masks: int | None) -> int | None:
-    """On a GPU, which is not asked for their number: the most logits that a pass needs, None for all places.
+    """The most logits that a pass needs on a GPU, which is not asked for their exact number; None for all places.
 
-    `masks` are those of the rows that take part, where they are known.
+    `masks` is the number of masks in the rows that take part; None if it is not known.
     """
     if run.is_causal and plan.is_wide:
         return n_rows if run.predicts_next else 0
@@ -76,29 +82,32 @@ def most_wanted(run: Run, plan: Plan, n_rows: int, masks: int | None) -> int | N
         return None
     if masks is not None and (run.is_whole or not run.shift):
         return up_to_positions(masks)
-    of_row = run.sizes.slots if run.needs.earlier_blocks or run.runs_later else run.longest_block
+    of_row = run.n_slots if run.needs.earlier_blocks or run.runs_later else run.longest_block
     if run.needs.history:  # the next block, too
         of_row += run.longest_block
     places = plan.width
-    if run.needs.hindsight:  # of the filled tokens, whose own places may be asked for as well
+    if run.needs.hindsight:  # the filled tokens, whose own places may be asked for as well
         of_row += run.longest_block * run.needs.proposals_for_filled
         places += run.longest_block
     return min(n_rows * places, up_to_positions(n_rows * of_row))
 
 
 def _fillable(run: Run, plan: Plan, window: Window, masks: Tensor) -> Tensor:
-    """Masks [R, G] bool that this pass may fill: with small blocks, those of the first that has any."""
+    """Masks [R, G] bool that this pass may fill: with small blocks, those of the first one that holds masks."""
     if run.options.small_block_length is not None and window.part is not None:
-        part = window.part.where(masks, run.sizes.columns)
+        part = window.part.where(masks, run.n_columns)
         return masks & (part == part.amin(1, keepdim=True))
     if plan.is_wide and not run.is_causal and run.shift:
-        return masks & (masks.cumsum(1) == 1)  # its logits are no later window's
+        return masks & (masks.cumsum(1) == 1)  # no later window holds the logits of the first mask
     return masks
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """What the stages of a pass read: `tokens` [R, G] of the window, and the masks that may be `fillable` there."""
+    """The data that all stages of a pass read.
+
+    tokens: [R, G], those of the window. fillable: [R, G] bool, the masks that the pass may fill.
+    """
 
     run: Run
     rows: Rows
@@ -108,20 +117,19 @@ class _Pass:
     fillable: Tensor
 
     def others(self, masks: Tensor, n_wanted: int | None) -> Tensor | None:
-        """Places [R, G] bool without a mask that matter: filled tokens, and the one after a finished block."""
+        """Places without a mask whose logits may be needed, [R, G] bool; None if nothing reads them.
+
+        They are filled tokens, and the place after a finished block.
+        """
         run = self.run
         reads_next = run.predicts_next and (n_wanted is not None or not run.on_gpu)
         return self.window.asked & ~masks if run.needs.filled or reads_next else None
 
-    def shadow(self) -> Shadow | None:
-        """The shadow of the rows' blocks, where the sampler asks for hindsight."""
-        if not self.run.needs.hindsight:
-            return None
-        rows, before, longest = self.rows, self.window.record[:, Field.BEFORE], self.run.longest_block
-        return Shadow.of(rows.tokens, rows.slot_number, rows.block_of, self.window.number, before, longest)
-
     def wanted(self, others: Tensor | None, shadow: Shadow | None, n_wanted: int | None) -> Tensor:
-        """Places [R, G], with a shadow [R, G + B], whose logits the pass needs; on a GPU narrow passes take all."""
+        """Places whose logits the pass needs, [R, G] bool, or [R, G + B] with a shadow.
+
+        On a GPU, narrow passes compute the logits of all places anyway.
+        """
         run, window, wanted = self.run, self.window, self.fillable
         reads_others = run.predicts_next or run.needs.proposals_for_filled
         is_asked = n_wanted is not None or not run.on_gpu or (run.predicts_next and not run.fills_next)
@@ -170,9 +178,9 @@ class _Pass:
         )
 
     def first_tokens(self, logits: Tensor, places: Places) -> tuple[Tensor, Tensor] | None:
-        """The numbers of `FirstToken` [R, 3] before any ban, and which places [R, G] are first slots.
+        """The numbers of `FirstToken` [R, 3], before tokens are banned, and which places [R, G] are first slots.
 
-        Of a row whose first slot is not among the places they are another place's.
+        None without labels. If a row's first slot is not among the places, its numbers are those of another place.
         """
         labels = self.run.label_ids
         if labels is None or not len(logits):
@@ -187,7 +195,10 @@ class _Pass:
         return torch.stack([logits.argmax(-1).float(), label.float(), entropy], 1), is_first
 
     def where(self, places: Places) -> tuple[Tensor | None, WhereMasked]:
-        """The column of each place [N], and what rules and draws read of it; nothing where they read nothing."""
+        """The column of each place [N], and the facts that rules and draws read of it.
+
+        (None, no facts) if neither reads any.
+        """
         run, rows, window = self.run, self.rows, self.window
         if not run.needs_places:
             return None, WhereMasked()
@@ -204,8 +215,15 @@ class _Pass:
             uniform_numbers(rows.facts[places.row, 2], rows.steps[places.row], slots) if is_drawn else None,
         )
 
-    def view(self, others: Tensor | None, places: Places, proposals: Proposals) -> View:
-        """The pass as the sampler sees it."""
+    def view(
+        self,
+        others: Tensor | None,
+        places: Places,
+        proposals: Proposals,
+        beliefs: Tensor | None,
+        divergence: Tensor | None,
+    ) -> View:
+        """The pass as the sampler sees it, with the `hindsight` and the `divergence` that it may ask for."""
         run, tokens, record = self.run, self.tokens, self.window.record
         width = tokens.shape[1]
         priority = places.spread(proposals.priority)[:, :width]
@@ -227,15 +245,17 @@ class _Pass:
             back=record[:, Field.BACK],
             step=record[:, Field.STEP],
             strict=run.is_strict,
+            hindsight=beliefs,
+            divergence=divergence,
             answer=self.answer(proposed) if run.needs.answer else None,
             state=self.rows.state,
         )
 
     def answer(self, proposed: Tensor) -> Answer:
-        """What stands on the whole canvas."""
+        """`View.answer`, from all places of the window."""
         run, rows, tokens = self.run, self.rows, self.tokens
         slots, blocks = (of_row.gather(1, self.window.columns) for of_row in (rows.slot_number, rows.block_of))
-        first = rows.block_of.where(rows.block_of >= 0, run.sizes.blocks).amin(1, keepdim=True)
+        first = rows.block_of.where(rows.block_of >= 0, run.n_blocks).amin(1, keepdim=True)
         is_slot, ends, would_end = slots >= 0, torch.zeros_like(slots), torch.zeros_like(slots)
         for end_id in run.work.end_ids:
             ends, would_end = ends | (tokens == end_id), would_end | (proposed == end_id)
@@ -243,9 +263,9 @@ class _Pass:
         return Answer(slots, blocks - first, is_mask, is_slot & ends.bool(), would_end.bool())
 
     def write(self, view: View, choice: Choice, new: Tensor) -> None:
-        """The rows' tokens, the sampler's state, and what the host looks at."""
+        """Writes the rows' tokens, the sampler's state, and the numbers that the host looks at."""
         run, rows, window = self.run, self.rows, self.window
-        # NaN is the largest of all; a rule that reads places may not see it.
+        # A NaN sorts as the largest priority; rules that read places may compute none from it.
         if choice.best is None or run.needs_places:
             rows.best = view.confidence.where(view.masks, 0).sum(1)
         else:
@@ -261,38 +281,26 @@ class _Pass:
             rows.confidence.scatter_(1, window.columns, now.where(new != view.tokens, before))
 
     def move_on(self, new: Tensor) -> None:
-        """The records of the next pass: a row stays in its block while masks are left, or an edit changed something.
+        """Sets each row's next record: a row stays in its block while masks are left or an edit changed something.
 
-        Where later blocks are run, it goes on to the first one that had masks before: one that was finished by the pass
-        is run once more, so that keys and values of its final tokens can be remembered.
+        If later blocks are run too, a row goes on to the first block that had masks before the pass. So a block that
+        the pass finished is run once more, and the keys and values of its final tokens are remembered.
         """
         run, rows, window, before = self.run, self.rows, self.window, self.tokens
-        record, stay = window.record, window.stay
+        record, stay = window.record, window.record[:, Field.STAY]
         if run.runs_later:
             blocks = rows.block_of.gather(1, window.columns)
-            stay = blocks.where(before == window.expected, run.sizes.blocks).amin(1)  # each has one record
+            stay = blocks.where(before == window.expected, run.n_blocks).amin(1)  # each has one record
         if run.has_edits:
-            only_edits = flags(record)[:, Field.EDITS, None]
+            only_edits = record[:, Field.KIND, None] == Kind.EDIT
             goes_on = ((new == before.where(only_edits, window.expected)) ^ only_edits).any(1)
         else:
             goes_on = (new == window.expected).any(1)
-        rows.at = stay.where(goes_on, window.done)
+        done = record[:, Field.WIDE_DONE if self.plan.is_wide else Field.DONE]
+        rows.at = stay.where(goes_on, done)
         if run.options.temperature > 0.0:
             rows.steps = rows.steps + ((window.number >= 0) & (record[:, Field.KIND] != Kind.STORE))
         if run.thinking is not None:
             entered = rows.records[iota(len(rows.at), run.device), rows.at]
             is_new = (entered[:, Field.NUMBER] > record[:, Field.NUMBER]) & (window.number >= 0)
             run.thinking.enter_blocks(rows, entered, is_new)
-
-
-def _with_hindsight(view: View, shadow: Shadow, logits: Tensor, places: Places) -> View:
-    width = view.tokens.shape[1]
-    beliefs = places.spread(hindsight(shadow, logits, places.row, places.offset - width))[:, width:]  # [R, B]
-    return replace(view, hindsight=shadow.onto(beliefs, view.columns))
-
-
-def _with_divergence(view: View, history: History, logits: Tensor, places: Places, slots: Tensor) -> View:
-    if places.inside is not None:
-        slots = slots.where(places.inside, history.n_slots)
-    changes = places.spread(history.add(logits, places.row, slots))
-    return replace(view, divergence=history.divergences(changes, view.columns))

@@ -1,4 +1,4 @@
-"""The places of a pass at which the model is asked for logits, and how values at them return to their windows."""
+"""The places of a pass whose logits are computed, and how values at them are put back into their windows."""
 
 import functools
 from typing import Any
@@ -11,16 +11,18 @@ from mdlm_lm_eval.model.devices import iota
 
 
 class Places:
-    """N of the P places of R windows, those `wanted` [R, P] in flat order.
+    """The N `wanted` places, in flat order, of R windows with P places each ([R, P] bool).
 
-    On a GPU `n_wanted` says how many there are at most, so that nobody waits for their number; None asks for all.
-    inside: [N] bool, which of them are real; None where all are. at: [N], their flat places; None for all of them in
-    order. row, offset: [N], where each stands.
+    On a GPU, N is `n_wanted`, the most places that can be wanted, so that nothing waits for their number; None asks for
+    all places.
+    at: [N], their flat numbers; None for all in order.
+    row, offset: [N], the row and the place in it.
+    inside: [N] bool, which of them were wanted; None if all were.
     """
 
     def __init__(self, wanted: Tensor, n_wanted: int | None, *, on_gpu: bool) -> None:
         self.wanted, self._on_gpu = wanted, on_gpu
-        self._at: Tensor | None = None  # with the number of places where a place is not real
+        self._at: Tensor | None = None  # R * P at places that were not wanted
         self.at: Tensor | None = None
         if not on_gpu:
             self._at = self.at = torch.from_numpy(np.flatnonzero(wanted.numpy()))
@@ -31,31 +33,34 @@ class Places:
 
     @functools.cached_property
     def row(self) -> Tensor:
-        """[N]."""
+        """[N], the row of each place."""
         if self.at is None:
             return _all_places(*self.wanted.shape, self.wanted.device)[0]
         return self.at // self.wanted.shape[1]
 
     @functools.cached_property
     def offset(self) -> Tensor:
-        """[N]."""
+        """[N], each place's number in its row."""
         if self.at is None:
             return _all_places(*self.wanted.shape, self.wanted.device)[1]
         return self.at % self.wanted.shape[1]
 
     @functools.cached_property
     def inside(self) -> Any:
-        """[N] bool, None where all are real."""
+        """[N] bool, the places that were wanted; None if all were."""
         return self._at < self.wanted.numel() if self._on_gpu and self._at is not None else None
 
     def outputs(self, outputs: Tensor | None) -> Tensor | None:
-        """Of `outputs` [R, P], flat indices of the model's outputs, those of the N places; None for all in order."""
+        """The flat numbers [N] of the model's outputs at the places; None for all in order.
+
+        `outputs` [R, P] are those of all places; None if they have the places' own numbers.
+        """
         if outputs is None:
             return self.at
         return outputs.flatten() if self.at is None else outputs.flatten()[self.at]
 
     def spread(self, values: Tensor) -> Tensor:
-        """Values [N] at their places in the windows [R, P], zeros elsewhere."""
+        """Values [N] of the places, put into windows [R, P]; zeros elsewhere."""
         n_rows, n_places = self.wanted.shape
         if not self._on_gpu:
             return values.new_zeros(n_rows, n_places).masked_scatter_(self.wanted, values)
@@ -67,6 +72,6 @@ class Places:
 
 @functools.lru_cache(maxsize=64)
 def _all_places(n_rows: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Row and offset [R * W] of all places of flattened windows."""
+    """The row and the offset [R * W] of all places of flattened windows."""
     every = iota(n_rows * width, device)
     return every // width, every % width

@@ -1,6 +1,6 @@
-"""The program of a row: a record for every pass that it can take, and which record follows which.
+"""The program of a row: a record for every pass that it can take, and the records that may follow each.
 
-A device only looks records up: the outcome of a pass decides between two successors, and nothing else is counted.
+The device only looks records up: the outcome of a pass decides between two successors, and nothing is counted.
 """
 
 from collections.abc import Sequence
@@ -17,48 +17,50 @@ Numbers = npt.NDArray[Any]
 
 
 class Kind(IntEnum):
-    """The purpose of a pass over a row's block."""
+    """The purposes of a pass over a row's block."""
 
     FILL = 0  # fill masks, and edit filled tokens
     EDIT = 1  # edit a block without masks
     STORE = 2  # remember the keys and values of a finished block
-    OVER = 3  # nothing: the row is done, or its slot empty
+    OVER = 3  # nothing: the row is done, or its lane is empty
 
 
 class Field(IntEnum):
-    """Columns of a record. Records are named by their places; -1 is the last one of all, of rows that are over."""
+    """Columns of a record. A record's number is its place; -1 is the last record, that of rows that are over."""
 
-    STAY = 0  # the next record where masks are left, or where an edit changed something
-    DONE = 1  # the next one where not; itself where the row waits for a wide pass
+    STAY = 0  # the next record if masks are left, or an edit changed something
+    DONE = 1  # the next record otherwise; the record itself if the row waits for a wide pass
     WIDE_DONE = 2  # the same after a wide pass
-    NUMBER = 3  # of the block
-    BLOCK = 4  # the same in a narrow pass that runs it, else -1
-    WIDE = 5  # the same in a wide pass
-    WINDOW = 6  # of a narrow pass, among `Rows.windows`: a block's own is followed by the one that stores it
+    NUMBER = 3  # number of the block
+    BLOCK = 4  # the same number if a narrow pass runs the block, else -1
+    WIDE = 5  # the same number if a wide pass runs it, else -1
+    WINDOW = (
+        6  # number of a narrow pass's window in `Rows.windows`; a block's own is followed by the one that stores it
+    )
     KIND = 7
-    EDITS = 8  # whether it only edits, 0 or 1
-    FILL = 9  # masks that the pass fills at least
-    BACK = 10  # tokens that it masks again
-    STEP = 11  # of the block's planned steps
-    START = 12  # first column that a narrow pass runs: the block's, or the one before
-    STOP = 13  # the column after its last
-    LIMIT = 14  # the first column that nothing sees
-    BEFORE = 15  # slots before the block
+    FILL = 8  # the fewest masks that the pass fills
+    BACK = 9  # tokens that it masks again
+    STEP = 10  # number among the block's planned steps
+    START = 11  # first column that a narrow pass runs: the block's, or the one before
+    STOP = 12  # the column after the block's last
+    LIMIT = 13  # the first column that nothing sees
+    BEFORE = 14  # slots before the block
     # Costs of the pass, as in `RowCost`:
-    PASSES = 16
-    STEPS = 17  # 0 or 1
-    SIZE = 18  # positions that the pass runs through the layers
+    PASSES = 15
+    STEPS = 16  # 0 or 1
+    SIZE = 17  # positions that the pass runs through the layers
 
 
-OVER = [-1] * 7 + [Kind.OVER, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0]
+OVER = [-1] * 7 + [Kind.OVER, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0]
 
 
 class Program(NamedTuple):
-    """What canvases of one shape have in common: B blocks, and the passes over them.
+    """The B blocks of canvases of one shape, and the passes over them.
 
-    bounds, is_narrow: [B, 2], columns of the blocks, and [B] bool, which of them narrow passes run. slots, numbers:
-    [N], the slots that are decoded, and the numbers of their blocks. records: [S, F], in the order in which they are
-    met.
+    bounds: [B, 2], the first column of each block and the column after its last.
+    is_narrow: [B] bool, the blocks that narrow passes run.
+    slots, numbers: [N], the slots that are decoded, and the numbers of their blocks.
+    records: [S, F], in the order in which a row comes to them.
     """
 
     blocks: Sequence[Block]
@@ -70,7 +72,7 @@ class Program(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """A pass over a block, before it has a place among the records."""
+    """A pass over a block, from which its record is made."""
 
     kind: Kind
     step: Step
@@ -79,7 +81,7 @@ class _Pass(NamedTuple):
 
 
 def program_of(blocks: Sequence[Block], length: int, structure: Structure) -> Program:
-    """The program of a canvas of `length` tokens and its blocks."""
+    """The program of a canvas of `length` tokens with these blocks."""
     options, cache = structure.options, structure.cache
     records: list[list[int]] = []
     n_before = 0
@@ -106,8 +108,7 @@ def program_of(blocks: Sequence[Block], length: int, structure: Structure) -> Pr
             size -= block.start if structure.is_causal and each.is_wide else 0  # a shared prefix
             bounds = start, block.stop, limit, n_before
             costs = 1, each.kind is not Kind.STORE, guided * size
-            kinds = each.kind, each.kind is Kind.EDIT, *each.step, each.number
-            records.append([stay, done, wide_done, *runs, *kinds, *bounds, *costs])
+            records.append([stay, done, wide_done, *runs, each.kind, *each.step, each.number, *bounds, *costs])
         n_before += len(block.slots)
     return Program(
         blocks=blocks,
@@ -120,7 +121,7 @@ def program_of(blocks: Sequence[Block], length: int, structure: Structure) -> Pr
 
 
 def _passes_over(block: Block, structure: Structure, *, is_last: bool) -> list[_Pass]:
-    """The passes over a block in their order; steps that are equal and follow each other to the end are one."""
+    """The passes over a block in their order; equal steps at the end are one pass, which repeats."""
     sampler = structure.sampler
     passes: list[_Pass] = []
     if block.slots:
@@ -146,7 +147,7 @@ def _after(first: int, passes: Sequence[_Pass], is_last: bool) -> int:
 def _successors(
     passes: Sequence[_Pass], first: int, structure: Structure, *, is_last: bool
 ) -> list[tuple[int, int, int]]:
-    """Of each pass over a block, whose records begin at `first`: the fields STAY, DONE and WIDE_DONE."""
+    """The fields STAY, DONE and WIDE_DONE of each pass over a block whose records begin at `first`."""
     after = _after(first, passes, is_last)
     store = first + len(passes) - 1 if passes[-1].kind is Kind.STORE else after
     n_fills = sum(each.kind is Kind.FILL for each in passes)
@@ -168,7 +169,7 @@ def _successors(
 
 
 def path_of(program: Program) -> list[tuple[int, int]]:
-    """The records that a row meets where a plan alone decides, and how many masks its block holds in each pass."""
+    """The records that a row comes to if its plan alone decides, each with the number of masks in its block then."""
     path: list[tuple[int, int]] = []
     records: list[list[int]] = program.records.tolist()
     at, number, masks = 0, -1, 0

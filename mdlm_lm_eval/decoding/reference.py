@@ -1,11 +1,11 @@
-"""Decoding of one canvas, read from top to bottom: no cache, no batch, nothing only for speed.
+"""Decoding of one canvas, to be read from top to bottom: without a cache, batches, or code that is only for speed.
 
-It takes the same samplers, rules, schedules and attention patterns as the engine, which must give the same canvases
-after every pass (`tests/test_reference.py`). It knows no early exit, no end of thinking and no trace.
+It uses the same samplers, rules, schedules and attention patterns as the engine, which must give the same canvases
+after every pass (`tests/test_reference.py`). It has no early exit, no end of thinking and no trace.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from mdlm_lm_eval.decoding.blocks import Block, Structure, blocks_of
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, uniform_numbers
 from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
-from mdlm_lm_eval.decoding.hindsight import Shadow, hindsight
+from mdlm_lm_eval.decoding.hindsight import Shadow
 from mdlm_lm_eval.decoding.history import History
 from mdlm_lm_eval.decoding.sampler import Answer, Choice, Step, View
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -31,10 +31,10 @@ def decode_one(
     token_frequencies: Tensor | None = None,
     followed: Sequence[Sequence[int]] | None = None,
 ) -> list[list[int]]:
-    """The canvas after every pass; `banned_ids` are never written, `end_ids` end an answer.
+    """Returns the canvas after every pass; `banned_ids` are never written, `end_ids` end an answer.
 
-    `followed` holds canvases of another sampler: each pass begins with the next of them instead of what the last pass
-    made, and decoding ends with the last but one.
+    `followed` holds canvases of another sampler: each pass begins with the next of them instead of the canvas that the
+    last pass made, and decoding ends with the last but one.
     """
     banned = {denoiser.mask_token_id, *banned_ids}
     row = _Row(denoiser, canvas, options, Proposer(options, banned, end_ids, token_frequencies, needs_entropy=True))
@@ -72,7 +72,7 @@ def decode_one(
 
 @dataclass
 class _Row:
-    """A canvas that is decoded: `tokens` [1, T], of which the last stands for no token."""
+    """A canvas that is decoded: `tokens` [1, T], of which the last is only padding."""
 
     denoiser: Denoiser
     canvas: Canvas
@@ -136,22 +136,21 @@ class _Row:
             places = torch.arange(len(block.slots))
             of_shadow = logits[-len(block.slots) :]
             of_shadow[:, list(self.proposer.banned_ids)] = -torch.inf
-            beliefs = hindsight(shadow, of_shadow, torch.zeros_like(places), places) * shadow.wanted(
-                self.denoiser.mask_token_id
-            )
-            view = View(**vars(view) | {"hindsight": shadow.onto(beliefs, view.columns)})
+            beliefs = shadow.hindsight(of_shadow, torch.zeros_like(places), places)
+            beliefs = beliefs * shadow.wanted(self.denoiser.mask_token_id)
+            view = replace(view, hindsight=shadow.onto(beliefs, view.columns))
         self._take(view, self.options.way.choose(view, self.options))
         self.n_steps += 1
 
     def fill_next(self, block: Block) -> None:
-        """The token after a finished block, where the model's blocks predict it and it is a mask."""
+        """Fills the token after a finished block, if the model's blocks predict it and it is a mask."""
         column = torch.tensor([block.stop])
         is_mask = torch.zeros_like(self.tokens, dtype=torch.bool)
         if not self.structure.fills_next or self.slot_number[0, block.stop] < 0:
             return
         is_mask[0, block.stop] = True
         logits = self._logits(block, None, is_finished=True)[[block.stop - 1]]
-        drawn_as = self.slot_number[0, column - 1]  # its random number is that of the slot before it
+        drawn_as = self.slot_number[0, column - 1]  # it is drawn with the random number of the slot before it
         view = self._view(logits, column, is_mask, ~is_mask & is_mask, Step(1), 0, torch.tensor(0), drawn_as)
         self._take(view, self.options.way.choose(view, self.options))
 
@@ -163,7 +162,7 @@ class _Row:
         return has_blocks and not set(self.proposer.end_ids).isdisjoint(written)
 
     def _logits(self, block: Block, shadow: Shadow | None, *, is_finished: bool = False) -> Tensor:
-        """Outputs [W, V] of all columns that the block sees, then of the shadow's."""
+        """The model's outputs [W, V] at all columns that the block sees, followed by those of the shadow."""
         attention, n_prompt = self.structure.attention, self.canvas.prompt_length
         is_cut = (self.structure.is_causal or self.options.append_blocks) and not self.needs.later_blocks
         columns = torch.arange(block.stop if is_cut else self.tokens.shape[1] - 1)[None]
@@ -191,7 +190,7 @@ class _Row:
         n_before: Tensor,
         drawn_as: Tensor | None = None,
     ) -> View:
-        """A pass over the whole canvas, with `logits` [N, V] at `columns` [N]."""
+        """The sampler's view of a pass over the whole canvas, with `logits` [N, V] at `columns` [N]."""
         slots = self.slot_number[0, columns] if drawn_as is None else drawn_as
         seed, steps = torch.tensor(self.canvas.seed), torch.tensor(self.n_steps)
         where = WhereMasked(slots, slots - n_before, self.order[0, columns], uniform_numbers(seed, steps, slots))
@@ -237,6 +236,6 @@ class _Row:
         )
 
     def _take(self, view: View, choice: Choice) -> None:
-        """The tokens and the sampler's state after a pass."""
+        """Keeps the tokens and the sampler's state after a pass."""
         self.tokens = choice.tokens_after(view, self.denoiser.mask_token_id)
         self.state = dict(choice.state) or self.state

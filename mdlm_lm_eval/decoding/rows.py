@@ -20,39 +20,39 @@ _CHANGING = ("at", "best", "steps", "tokens", "state", "confidence", "first", "d
 
 
 class Plane(IntEnum):
-    """Fields for each of a window's G places; unused places hold column T - 1.
+    """The fields of each of a window's G places; unused places have column T - 1.
 
-    Where a finished block predicts the next token, the first place is that of the column after the block.
+    If a finished block predicts the next token, the first place is that of the column after the block.
     """
 
     COLUMN = 0
     EXPECTED = 1  # the mask token where the pass may fill a mask, -1 elsewhere
-    ASKED = 2  # 1 where logits are needed without a mask, too
-    OUTPUT = 3  # which of the outputs, from the block's first one on, predicts the token
-    PART = 4  # the small block
+    ASKED = 2  # 1 where logits are needed even without a mask
+    OUTPUT = 3  # number of the output that predicts the token, counted from the block's first one
+    PART = 4  # number of the small block
 
 
 @dataclass
 class Rows:
-    """R rows on canvases of at most T - 1 tokens; the last column is no row's. A field that no option asks for is None.
+    """R rows on canvases of at most T - 1 tokens; the last column is no row's. Fields that no option needs are None.
 
-    at: [R], the record of the pass to come.
-    best: [R] float32, NaN where logits of the last pass were not finite.
+    at: [R], the record of the next pass.
+    best: [R] float32, NaN if logits of the last pass were not finite.
     tokens: [R, T].
     records: [R, S, F], the row's program; the last record is that of rows that are over.
-    windows: [R, 2 B + 1, 5, G], of narrow passes, the fields of `Plane`; the last one is empty. [R, 1, 5, 0] where
-        every pass runs the columns from the first one on.
-    block_of, slot_number: [R, T], a slot's block (-2 where there is no slot) and its place among the row's slots (-1).
-    facts: [R, 4] of each row: length, tokens of prompt, seed, tokens that are returned.
-    shown: [R, N], columns whose tokens the host looks at, those first that come back; T - 1 after the last.
+    windows: [R, 2 B + 1, 5, G], the fields of `Plane` for the windows of narrow passes; the last window is empty.
+        [R, 1, 5, 0] if there are no such passes.
+    block_of, slot_number: [R, T], the number of a slot's block (-2 elsewhere) and its number among the row's slots
+        (-1 elsewhere).
+    facts: [R, 4], each row's length, tokens of prompt, seed, and tokens that are returned.
+    shown: [R, N], columns whose tokens the host looks at, beginning with those that are returned; T - 1 after the last.
     state: the sampler's own tensors [R, ...] by name.
-    steps: [R], denoising steps so far, where numbers are drawn.
+    steps: [R], denoising steps so far, if tokens are drawn.
     random_numbers: [R, T] float32 in [0, 1), for rules that draw an order.
-    prompt: [R, T] bool, what classifier-free guidance masks.
-    first: [R, 3] float32, with labels: the numbers of `FirstToken`.
-    drafts: [R, 2, T], where passes run several views: the rank from 1 of each mask that is drafted, 0 elsewhere, and
-        its token.
-    confidence: [R, T] float32, with a trace: the probability of each token when it was written, 0 where no pass did.
+    prompt: [R, T] bool, the tokens that classifier-free guidance masks.
+    first: [R, 3] float32, the numbers of `FirstToken`, with labels.
+    drafts: [R, 2, T], if passes run several views: the rank from 1 of each drafted mask (0 elsewhere), and its token.
+    confidence: [R, T] float32, with a trace: the probability of each token when it was written, 0 if no pass wrote it.
     """
 
     at: Tensor
@@ -83,15 +83,15 @@ class Rows:
         return type(self)(**values)
 
     def of(self, rows: Tensor | slice) -> Self:
-        """Some rows; a copy of those that a tensor names."""
+        """Some rows; a tensor of numbers selects copies, a slice selects views."""
         return self._each(lambda each: each[rows])
 
     def to(self, device: torch.device) -> Self:
-        """The same on a device; nothing waits for the copies."""
+        """The rows on another device; nothing waits for the copies."""
         return self._each(lambda each: to_device(each, device))
 
     def put(self, rows: Tensor, others: "Rows", *, changes_only: bool = False) -> None:
-        """Overwrites rows, wholly or in the fields that a pass changes."""
+        """Overwrites rows, in all fields or with `changes_only` in those that a pass changes."""
         for name in _CHANGING if changes_only else [field.name for field in fields(self)]:
             own, theirs = getattr(self, name), getattr(others, name)
             if isinstance(own, dict):
@@ -101,29 +101,16 @@ class Rows:
                 own.index_copy_(0, rows, theirs)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes that all rows of a run share: columns T, blocks B, records S, shown tokens N, slots.
-
-    window: the width W of blocks in narrow passes, 0 where there are none.
-    """
-
-    columns: int
-    blocks: int
-    records: int
-    shown: int
-    slots: int
-    window: int
-
-
 def rows_of(run: "Run", indices: Sequence[int]) -> Rows:
-    """The rows of canvases and their programs as they begin, on the host. Seeds draw the orders of random rules."""
-    options, sizes, denoiser = run.options, run.sizes, run.denoiser
-    n, last = len(indices), sizes.columns - 1
-    of_columns = n, sizes.columns
-    tokens, slot_number = np.full(of_columns, denoiser.pad_token_id), np.full(of_columns, -1)
-    block_of, shown, facts = np.full(of_columns, -2), np.full((n, sizes.shown), last), np.zeros((n, 4), int)
-    records = np.tile(OVER, (n, sizes.records + 1, 1))
+    """The rows of canvases and their programs as they begin, on the host. Each canvas's seed draws its random order."""
+    options, n, of_columns = run.options, len(indices), (len(indices), run.n_columns)
+    tokens, slot_number = np.full(of_columns, run.denoiser.pad_token_id), np.full(of_columns, -1)
+    block_of, shown, facts = (
+        np.full(of_columns, -2),
+        np.full((n, run.n_shown), run.n_columns - 1),
+        np.zeros((n, 4), int),
+    )
+    records = np.tile(OVER, (n, run.n_records + 1, 1))
     prompt = np.zeros(of_columns, bool) if options.cfg_scale > 0.0 else None
     random_numbers = torch.zeros(of_columns) if run.is_random else None
     for row, index in enumerate(indices):
@@ -134,7 +121,7 @@ def rows_of(run: "Run", indices: Sequence[int]) -> Rows:
         block_of[row, program.slots] = program.numbers
         records[row, : len(program.records)] = program.records
         facts[row] = len(canvas.token_ids), canvas.prompt_length, canvas.seed, canvas.n_returned
-        shown[row, : len(slots)] = slots[: sizes.shown]
+        shown[row, : len(slots)] = slots[: run.n_shown]
         if prompt is not None:
             prompt[row, : canvas.prompt_length] = True
             prompt[row, slots] = False
@@ -152,24 +139,23 @@ def rows_of(run: "Run", indices: Sequence[int]) -> Rows:
         slot_number=torch.from_numpy(slot_number),
         facts=torch.from_numpy(facts),
         shown=torch.from_numpy(shown),
-        state=dict(run.sampler.state(n, sizes.columns, host)),
+        state=dict(run.sampler.state(n, run.n_columns, host)),
         steps=torch.zeros(n, dtype=torch.long) if options.temperature > 0.0 else None,
         random_numbers=random_numbers,
         prompt=None if prompt is None else torch.from_numpy(prompt),
         confidence=torch.zeros(of_columns) if options.trace else None,
         first=None if run.label_ids is None else torch.zeros(n, 3),
-        drafts=torch.zeros(n, 2, sizes.columns, dtype=torch.long) if run.needs.views > 1 else None,
+        drafts=torch.zeros(n, 2, run.n_columns, dtype=torch.long) if run.needs.views > 1 else None,
     )
 
 
 def _windows(run: "Run", indices: Sequence[int]) -> Numbers:
-    """`Rows.windows`, which hold all that narrow passes look up."""
-    sizes, mask_token_id = run.sizes, run.denoiser.mask_token_id
-    n, last, next_places = len(indices), sizes.columns - 1, int(run.predicts_next)
-    width = sizes.window + next_places if sizes.window else 0
-    windows = np.full((n, 2 * sizes.blocks + 1 if width else 1, len(Plane), width), -1)
+    """`Rows.windows`, the tables of narrow passes."""
+    mask_token_id, last, next_places = run.denoiser.mask_token_id, run.n_columns - 1, int(run.predicts_next)
+    width = run.window + next_places if run.window else 0
+    windows = np.full((len(indices), 2 * run.n_blocks + 1 if width else 1, len(Plane), width), -1)
     windows[:, :, Plane.COLUMN], windows[:, :, Plane.ASKED] = last, 0
-    windows[:, :, Plane.OUTPUT, next_places:] = (np.arange(sizes.window) - run.shift).clip(min=0)
+    windows[:, :, Plane.OUTPUT, next_places:] = (np.arange(run.window) - run.shift).clip(min=0)
     if not width:
         return windows
     for row, index in enumerate(indices):
@@ -177,13 +163,13 @@ def _windows(run: "Run", indices: Sequence[int]) -> Numbers:
         starts, stops = program.bounds.T
         narrow, numbers = program.is_narrow.nonzero()[0], program.numbers
         of_blocks = windows[row, : 2 * len(starts)].reshape(-1, 2, len(Plane), width)  # [B, 2, 5, G]
-        columns = starts[narrow, None] + np.arange(sizes.window)
+        columns = starts[narrow, None] + np.arange(run.window)
         columns = np.where(columns < stops[narrow, None], columns, last)
         of_blocks[narrow, :, Plane.COLUMN, next_places:] = columns[:, None]
         places = program.slots - starts[numbers] + next_places
         of_blocks[numbers, 0, Plane.EXPECTED, places] = mask_token_id
         of_blocks[numbers, 0, Plane.ASKED, places] = run.needs.filled
-        parts = np.arange(-next_places, sizes.window) // (run.options.small_block_length or sizes.window)
+        parts = np.arange(-next_places, run.window) // (run.options.small_block_length or run.window)
         of_blocks[narrow, 0, Plane.PART] = parts
         if not run.predicts_next:
             continue

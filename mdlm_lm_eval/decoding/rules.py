@@ -1,4 +1,4 @@
-"""Unmasking rules: which of the masks a denoising step fills.
+"""Unmasking rules: the order in which denoising steps fill masks.
 
     def right_to_left(candidates: Candidates) -> Tensor:
         return candidates.slot_numbers.float()
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mdlm_lm_eval.decoding.candidates import Candidates
 
-# Below every other priority, and above that of positions which are no candidates at all: float32's least number.
+# Float32's lowest number: below every other priority, and above the -inf of positions that are no candidates.
 LAST = -(2 - 2**-23) * 2.0**127
 
 Ranking = Callable[["Candidates"], "Tensor"]
@@ -28,10 +28,11 @@ Ranking = Callable[["Candidates"], "Tensor"]
 
 @dataclass(frozen=True)
 class UnmaskingRule:
-    """`rank` gives priorities [N] of N masks: the highest is unmasked first, of equal ones the leftmost.
+    """An order of masks.
 
-    A rule that `is_random` reads `Candidates.random_numbers`, which are drawn for no other. One that does not read
-    places looks at neither slot numbers nor block offsets, and its priorities are NaN where logits are.
+    rank: returns priorities [N] of N masks; the highest is filled first, of equal ones the leftmost.
+    is_random: whether it reads `Candidates.random_numbers`, which are drawn only for such rules.
+    reads_places: whether it reads slot numbers or block offsets. If not, its priorities must be NaN if logits are.
     """
 
     rank: Ranking
@@ -41,7 +42,7 @@ class UnmaskingRule:
 
 def confidence(candidates: "Candidates") -> "Tensor":
     """The likeliest token first (LLaDA's `low_confidence`, Dream's `maskgit_plus`)."""
-    # Not finer than float64 tells probabilities near 1 apart, as in the references: of equals the leftmost is first.
+    # Rounded to float64's resolution near 1, as in the references: of equal masks the leftmost is first.
     return candidates.odds.round()
 
 
@@ -62,7 +63,7 @@ def margin(candidates: "Candidates") -> "Tensor":
 
 
 def position_calibrated(candidates: "Candidates") -> "Tensor":
-    """What is sure, surprising beside a background text, and near the block's left end first (PC-Sampler)."""
+    """Masks first that are sure, rare in a background text, and near the block's left end (PC-Sampler)."""
     if candidates.token_frequencies is None:
         raise OptionError("unmasking=position_calibrated needs token_frequencies, and has no likelihood=duel")
     decay, cap = candidates.options.position_decay, candidates.options.calibration_cap

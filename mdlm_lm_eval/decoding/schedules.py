@@ -1,4 +1,4 @@
-"""Schedules: how many masks each denoising step of a block unmasks."""
+"""Schedules: how many masks each denoising step of a block fills."""
 
 import itertools
 import math
@@ -16,15 +16,17 @@ _MASKGIT: dict[str, Callable[[float], float]] = {
 
 
 def unmask_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
-    """Numbers of tokens that the `steps` steps unmask; they sum to `n_masks`.
+    """The number of masks that each of `steps` steps fills; they sum to `n_masks`.
 
-    `linear`: equal shares, the remainder to the first steps (LLaDA's `get_num_transfer_tokens`). `llada2`: the same, of
-    `steps_per_block` or of the tokens that are asked for where these are fewer. `dream`: timesteps linspace(1, eps,
-    steps + 1); step i unmasks int(left * (1 - t[i+1] / t[i])), the last one all that are left (Dream's
-    `diffusion_generate`). `cosine`: cos(pi/2 * i/steps) of the tokens are left after step i, at least one a step
-    (MaskGIT, section 3.2). `bd3lm`: timesteps linspace(1, 0, steps + 1); step i unmasks
-    round(left * (1 - t[i+1] / t[i])) (A2D's BD3LM sampler in dllm). `maskgit_*`: of n_masks, floor(n_masks * g(r)) are
-    left after the share r of steps, with g = 1 - r, cos(pi/2 r) or 1 - r^2 (arXiv 2508.13148; some steps unmask none).
+    linear: equal shares, the remainder to the first steps (LLaDA's `get_num_transfer_tokens`).
+    llada2: the same, with at most as many steps as tokens are asked for.
+    dream: timesteps linspace(1, eps, steps + 1); step i fills int(left * (1 - t[i+1] / t[i])), the last one all that
+        are left (Dream's `diffusion_generate`).
+    cosine: after step i, cos(pi/2 * i/steps) of the masks are left; at least one per step (MaskGIT, section 3.2).
+    bd3lm: timesteps linspace(1, 0, steps + 1); step i fills round(left * (1 - t[i+1] / t[i])) (A2D's BD3LM sampler in
+        dllm).
+    maskgit_*: after a share r of the steps, floor(n_masks * g(r)) masks are left, with g = 1 - r, cos(pi/2 r) or
+        1 - r^2 (arXiv 2508.13148; some steps fill none).
     """
     if schedule in _MASKGIT:
         lefts = [math.floor(n_masks * max(_MASKGIT[schedule]((i + 1) / steps), 1e-6)) for i in range(steps)]
@@ -46,7 +48,7 @@ def unmask_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
 
 
 def unmask_counts_after_one(n_masks: int, steps: int, schedule: str) -> list[int]:
-    """The same where the first step unmasks one token whatever the schedule says, of at least two masks and steps."""
+    """The same if the first step always fills one mask, for at least two masks and steps."""
     if schedule == "dream":
         return [1, *_dream_counts(n_masks - 1, _dream_timesteps(steps)[1:])]
     return [1, *unmask_counts(n_masks - 1, steps - 1, schedule)]

@@ -1,4 +1,4 @@
-"""Which masks a denoising step fills: the schedule's number of them, and all that a parallel rule accepts."""
+"""The masks that a denoising step fills: the schedule's number of them, and all that a parallel rule accepts."""
 
 import functools
 
@@ -12,45 +12,41 @@ from mdlm_lm_eval.model.devices import iota, to_device
 def select(
     view: View, *, threshold: float | None = None, factor: float | None = None, entropy_bound: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Where [R, C] a mask is filled, and the highest priority [R] of each row's masks, NaN where logits are.
+    """Returns the masks that are filled, [R, C] bool, and the highest priority [R] of each row's masks.
 
-    The `view.fill` masks of highest priority in each row, one without them, and those that a parallel rule accepts: by
-    confidence at least `threshold`, by Fast-dLLM's `factor`, or by the sum of their entropies.
+    Filled are the `view.fill` masks of highest priority in each row (one if that is None), and the masks that a
+    parallel rule accepts: by confidence of at least `threshold`, by Fast-dLLM's `factor`, or by the sum of their
+    entropies. The highest priority is NaN if a mask's logits are.
     """
-    masks, counts = view.masks, view.fill
+    masks, counts, places = view.masks, view.fill, iota(view.masks.shape[1], view.masks.device)
     among = view.priority.where(masks, -torch.inf)
-    best: Tensor | None = None
-    accepted: Tensor | None = None
+    accepted: list[Tensor] = []
     if threshold is not None:
-        accepted = sure_enough(view.confidence, threshold, strict=view.strict)
+        accepted.append(sure_enough(view.confidence, threshold, strict=view.strict))
     if factor is not None:
-        accepted = accepted_by_factor(masks, view.confidence, factor)
-    if counts is not None or entropy_bound is not None:
+        accepted.append(accepted_by_factor(masks, view.confidence, factor))
+    if counts is None and entropy_bound is None:
+        of_best, place = among.max(1, keepdim=True)
+        best = of_best[:, 0]
+        accepted = [each.scatter_(1, place, True) for each in accepted] or [places == place]
+    else:
         ordered, order = among.sort(dim=1, descending=True, stable=True)
         best = ordered[:, 0]
-    if entropy_bound is not None:  # the first is always accepted
-        accepted = accepted_by_entropy(order, view.entropy, entropy_bound)
-    if counts is not None:
-        is_first = iota(among.shape[1], among.device) < counts[:, None]  # [R, C], by descending priority
-        chosen = placed(order, is_first)
-        accepted = chosen if accepted is None else chosen | accepted
-    elif best is None:
-        of_best, place = among.max(1, keepdim=True)
-        best, places = of_best[:, 0], iota(among.shape[1], among.device)
-        accepted = places == place if accepted is None else accepted.scatter_(1, place, True)
-    assert accepted is not None
-    assert best is not None
-    return accepted & masks, best
+        if entropy_bound is not None:  # which always accepts the first
+            accepted.append(accepted_by_entropy(order, view.entropy, entropy_bound))
+        if counts is not None:
+            accepted.append(placed(order, places < counts[:, None]))
+    return functools.reduce(torch.logical_or, accepted) & masks, best
 
 
 def lowest(values: Tensor, among: Tensor, counts: Tensor) -> Tensor:
-    """Where [R, C] of `among` the `counts` [R] lowest of `values` [R, C] stand in each row; of equals the leftmost."""
+    """The places `among` [R, C] with the `counts` [R] lowest `values` [R, C] of each row; of equals the leftmost."""
     rank = values.masked_fill(~among, torch.inf).argsort(dim=1, stable=True).argsort(1)
     return among & (rank < counts[:, None])
 
 
 def sure_enough(confidence: Tensor, threshold: float | None, *, strict: bool) -> Tensor:
-    """Where `confidence` reaches the threshold, or exceeds it where `strict`; nowhere without one."""
+    """Whether each `confidence` reaches the threshold, or exceeds it if `strict`; False without a threshold."""
     if threshold is None:
         return torch.zeros_like(confidence, dtype=torch.bool)
     return confidence > threshold if strict else confidence >= threshold
@@ -59,19 +55,19 @@ def sure_enough(confidence: Tensor, threshold: float | None, *, strict: bool) ->
 def accepted_by_factor(candidates: Tensor, confidence: Tensor, factor: float) -> Tensor:
     """Fast-dLLM's factor rule [R, C]: by descending confidence, a mask is filled while c_r >= 1 - factor / (r + 1).
 
-    What it says of other places than `candidates` is to be ignored. The first is always in it. Where only the last
-    candidate fails, the reference takes it too: its search ends at the same index whether the last fails or none does
-    (so of two masks both are always filled).
+    Results at places other than `candidates` have no meaning. The first candidate is always accepted. If only the last
+    one fails, the reference accepts it, too: its search ends at the same index whether the last fails or none does. So
+    of two masks, both are always filled.
     """
     ordered, order = confidence.where(candidates, -torch.inf).sort(dim=1, descending=True, stable=True)
     passes = ordered >= _factor_limits(candidates.shape[1], factor, candidates.device)
-    passes[:, :-1].logical_or_(ordered[:, 1:] == -torch.inf)  # the last candidate, and what is none
+    passes[:, :-1].logical_or_(ordered[:, 1:] == -torch.inf)  # the last candidate, and places that are none
     return placed(order, passes.cummin(1).values)
 
 
 @functools.lru_cache(maxsize=64)
 def _factor_limits(n: int, factor: float, device: torch.device) -> Tensor:
-    """What the n surest must reach [n]; nothing the first and, if all are candidates, the last."""
+    """The confidences [n] that the n surest must reach; the first and the last of n are always accepted."""
     limits = 1 - factor / (torch.arange(n) + 2.0)
     limits[[0, -1]] = -torch.inf
     return to_device(limits, device)
@@ -81,14 +77,14 @@ def accepted_by_entropy(order: Tensor, entropy: Tensor, bound: float) -> Tensor:
     """The entropy-bounded sampler's rule [R, C] (Ben-Hamu et al. 2025, arXiv 2505.24857).
 
     In the `order` [R, C] of descending priority, masks are filled while their entropies without the largest of them sum
-    to at most `bound`, which bounds how far their joint distribution is from the product of their own. The first is
-    always among them. What it says of other places, which are last in the order, is to be ignored.
+    to at most `bound`, which bounds how far their joint distribution is from the product of their own. The first mask
+    is always accepted. Results at places that are no masks, which are last in the order, have no meaning.
     """
-    ordered = entropy.gather(1, order)  # of candidates first
+    ordered = entropy.gather(1, order)
     accepted = ordered.cumsum(1) - ordered.cummax(1).values <= bound
     return placed(order, accepted)
 
 
-def placed(order: Tensor, said: Tensor) -> Tensor:
-    """What is said [R, C] of places in an `order` [R, C], at these places."""
-    return torch.empty_like(said).scatter_(1, order, said)
+def placed(order: Tensor, values: Tensor) -> Tensor:
+    """Puts `values` [R, C], which are in an `order` [R, C] of places, back at these places."""
+    return torch.empty_like(values).scatter_(1, order, values)

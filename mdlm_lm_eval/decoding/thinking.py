@@ -14,42 +14,35 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 @dataclass(frozen=True)
 class EndOfThinking:
-    """The tokens [S] that end thinking, and the two means to bring them about.
+    """The end of thinking, and the options that bring it about.
 
-    boost, power: how much a logit is raised. budget: in tokens, None without one; then `end`, the first of the tokens,
-    is the only one, and never changes once it is written.
+    token_ids: [S], the tokens that end thinking. end: the first of them, which is the only one if
+    `max_thinking_tokens` is set, and then never changes once it is written.
     """
 
+    options: DecodingOptions
     token_ids: Tensor
     end: int
-    boost: float
-    power: float
-    budget: int | None
 
     @classmethod
     def of(cls, options: DecodingOptions, token_ids: Sequence[int], device: torch.device) -> "EndOfThinking | None":
-        """None without either means. Raises OptionError where `end_think` is not one token, as a budget needs."""
+        """None if no option asks for it. Raises OptionError if `end_think` is not one token, as a budget needs."""
         if not options.end_think_boost and options.max_thinking_tokens is None:
             return None
         if not token_ids or (options.max_thinking_tokens is not None and len(token_ids) > 1):
             raise OptionError(f"end_think={options.end_think} must be one token, not {len(token_ids)}")
-        return cls(
-            token_ids=to_device(torch.tensor(token_ids), device),
-            end=token_ids[0],
-            boost=options.end_think_boost,
-            power=options.end_think_power,
-            budget=options.max_thinking_tokens,
-        )
+        return cls(options, to_device(torch.tensor(token_ids), device), token_ids[0])
 
     def raise_logits(
         self, logits: Tensor, row: Tensor, column: Tensor, rows: Rows, number: Tensor, mask_token_id: int
     ) -> None:
-        """Raises, in `logits` [N, V] at `column` [N] of `row` [N], one at the leftmost mask of blocks `number` [R].
+        """Raises a logit of `logits` [N, V], at `column` [N] of `row` [N], at the leftmost mask of blocks `number` [R].
 
-        The raised token is the next one of those that end thinking, by boost * (share of the canvas up to here) **
-        power; none where they are there already.
+        It is the logit of the next token of those that end thinking, raised by boost * (share of the canvas up to here)
+        ** power. Nothing is raised if all of them are written already.
         """
-        if not self.boost:
+        boost = self.options.end_think_boost
+        if not boost:
             return
         tokens, prompt_lengths = rows.tokens, rows.facts[:, 1:2]
         masked = (rows.block_of == number[:, None]) & (tokens == mask_token_id)  # [R, T]
@@ -60,11 +53,11 @@ class EndOfThinking:
         matched = (begun * steps).amax(0).sub(1).clamp(min=0)  # [R, T], the longest k
         is_leftmost = (masked & (masked.cumsum(1) == 1))[row, column] & ~matches[-1].any(1)[row]  # [N]
         share = ((column - prompt_lengths[row, 0] + 1) / n_slots[row]).clamp(0, 1)
-        amount = self.boost * share**self.power * is_leftmost
+        amount = boost * share**self.options.end_think_power * is_leftmost
         logits.scatter_add_(1, self.token_ids[matched[row, column]][:, None], amount[:, None].to(logits.dtype))
 
     def _matches(self, tokens: Tensor, prompt_lengths: Tensor) -> list[Tensor]:
-        """For k = 0, ..., S, where [R, T] the k tokens before a position are the first k, after the prompt [R, 1]."""
+        """For k = 0, ..., S, [R, T] bool: whether the k tokens before a position, after the prompt, are the first k."""
         n_before = torch.arange(tokens.shape[1], device=tokens.device) - prompt_lengths  # [R, T]
         found = [n_before >= 0]
         for k in range(1, len(self.token_ids) + 1):
@@ -73,19 +66,20 @@ class EndOfThinking:
         return found
 
     def spares(self, filled: Tensor, tokens: Tensor) -> Tensor:
-        """Those of the `filled` places [R, G] that a sampler may change: with a budget, not the end of thinking."""
-        return filled if self.budget is None else filled & (tokens != self.end)
+        """The `filled` places [R, G] that a sampler may change: with a budget, all but the end of thinking."""
+        return filled if self.options.max_thinking_tokens is None else filled & (tokens != self.end)
 
     def enter_blocks(self, rows: Rows, entered: Tensor, is_new: Tensor) -> None:
-        """Writes the end of thinking where the budget ends in a block that a row enters.
+        """Writes the end of thinking into rows that enter the block in which the budget ends.
 
         `entered` [R, F] are the rows' next records, `is_new` [R] bool says whether they begin a block. Nothing is
-        written where a slot of an earlier block holds the end.
+        written if a slot of an earlier block holds the end.
         """
-        if self.budget is None:
+        budget = self.options.max_thinking_tokens
+        if budget is None:
             return
         tokens, number = rows.tokens, entered[:, Field.NUMBER, None]
-        column = (rows.facts[:, 1:2] + self.budget).clamp(max=tokens.shape[1] - 1)  # [R, 1]
+        column = (rows.facts[:, 1:2] + budget).clamp(max=tokens.shape[1] - 1)  # [R, 1]
         earlier = (rows.block_of >= 0) & (rows.block_of < number)
         is_there = (earlier & (tokens == self.end)).any(1, keepdim=True)
         closes = is_new[:, None] & ~is_there & (rows.block_of.gather(1, column) == number)

@@ -1,4 +1,4 @@
-"""What passes changed on a canvas, as a list of events, from which the canvas after every pass can be rebuilt."""
+"""The changes of a canvas as a list of events, from which the canvas after every pass can be rebuilt."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 class Event(NamedTuple):
     """A change of one token by one pass.
 
-    step: the row's forward pass, counted from 1, or the last one before the change; 0 before the first.
-    position: of the token on the canvas before the pass.
+    step: the number of the row's forward pass from 1; for a change between passes, of the one before it, or 0.
+    position: the token's position on the canvas before the pass.
     old, new: token ids; `old` is None for an insertion in front of the position, `new` None for a deletion.
-    confidence: the model's probability of the new token; 0 where it did not propose it.
+    confidence: the model's probability of the new token; 0 if the model did not propose it.
     """
 
     step: int
@@ -23,9 +23,9 @@ class Event(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """How a returned token came to be: the pass that wrote it, its probability then, and how often it was changed.
+    """The pass that wrote a returned token, the token's probability then, and how often it was changed.
 
-    All are 0 for a token that no pass wrote, as `end_think`.
+    All are 0 for a token that no pass wrote, such as `end_think`.
     """
 
     step: int
@@ -34,18 +34,21 @@ class Filled(NamedTuple):
 
 
 def changes(before: Sequence[int], after: Sequence[int], confidence: Sequence[float]) -> list[Event]:
-    """Those between two states of a part of a canvas, at places in it, of no step yet."""
+    """The changes between two states of a part of a canvas, as events with step 0 and with positions in that part."""
     rows = enumerate(zip(before, after, confidence, strict=False))
     return [Event(0, n, old, new, sure) for n, (old, new, sure) in rows if old != new]
 
 
 def _in_order(events: Iterable[Event]) -> list[Event]:
-    """Pass by pass, and those of a pass from the right, so that positions hold where they are made one by one."""
+    """Events pass by pass, and those of a pass from the right, so that each leaves the next ones' positions valid."""
     return sorted(events, key=lambda each: (each.step, -each.position, each.old is None))
 
 
 def replay(token_ids: Sequence[int], events: Iterable[Event]) -> list[tuple[int, list[int]]]:
-    """The canvas after every pass that changed it, with the pass's number, from the canvas as it began."""
+    """Returns (number of the pass, canvas after it) for every pass that changed the canvas.
+
+    `token_ids` is the canvas before the first pass.
+    """
     canvas, canvases = list(token_ids), []
     for step, of_step in groupby(_in_order(events), key=lambda each: each.step):
         for event in of_step:
@@ -60,7 +63,7 @@ def replay(token_ids: Sequence[int], events: Iterable[Event]) -> list[tuple[int,
 
 
 def filled(events: Iterable[Event], positions: Sequence[int], mask_token_id: int) -> list[Filled]:
-    """The last event that wrote what stands at each of these positions in the end."""
+    """For each of these positions, how the token there at the end came to be."""
     last: dict[int, Filled] = {}
     for event in _in_order(events):
         at, moves = event.position, (event.old is None) - (event.new is None)
@@ -74,10 +77,11 @@ def filled(events: Iterable[Event], positions: Sequence[int], mask_token_id: int
 
 
 def as_recorded(token_ids: Sequence[int], first: int, events: Iterable[Event]) -> dict[str, Any]:
-    """What a result keeps of a canvas from position `first` on, and of its events: strings with blanks between numbers.
+    """A canvas from position `first` on, and its events, as results keep them: strings with blanks between numbers.
 
-    canvas: its tokens as it began, `id*n` for n equal ones. steps, places, tokens, confidence: of each event; a place
-    is counted from `first`, a token `+id` is inserted in front of its place, `-` deletes what is there.
+    canvas: the tokens before the first pass, `id*n` for n equal ones.
+    steps, places, tokens, confidence: one number for each event. A place is counted from `first`. A token `+id` is
+    inserted in front of its place, `-` deletes the token there.
     """
     runs = [(str(id), len([*same])) for id, same in itertools.groupby(token_ids[first:])]
     rows = [

@@ -17,10 +17,14 @@ from mdlm_lm_eval.model.kv_cache import CanvasCache
 class Plan:
     """A pass: the records `at` [R] that it was made for, the lanes that take part in it, and its shape.
 
-    rows: the same lanes on the device, then padding; None where all rows are run. cache, cache_rows: keys and values,
-    and the rows' places there with those of unconditional canvases, None for all. width, n_seen: columns that each row
-    runs, and that it sees. is_wide: whether it runs whole canvases beside rows that run blocks. is_ragged: whether keys
-    are masked. views: canvases of each row; with more than one, `cache_rows` has the row of each.
+    going: the numbers of these lanes.
+    rows: the same lanes on the device, followed by padding; None if all rows are run.
+    width, n_seen: how many columns each row runs, and how many it sees.
+    is_wide: whether the pass runs whole canvases or prompts, of rows that otherwise run blocks.
+    is_ragged: whether a mask says which keys are seen.
+    cache: keys and values. cache_rows: the rows' places in it, followed by those of the unconditional canvases; None
+        for all places.
+    views: canvases that are run for each row. With more than one, `cache_rows` holds the row of each canvas.
     """
 
     at: Numbers
@@ -36,90 +40,69 @@ class Plan:
 
 
 class Window(NamedTuple):
-    """Each row's record [R, F], the number of its block [R] (-1 where it waits), and its columns.
+    """Each row's record [R, F], the number of its block [R] (-1 if it waits), and its columns.
 
-    stay, done: [R], the records that may follow. has_before: [R], whether a block stands before it, where that matters.
-    run: columns [R, W] that the model runs. columns, expected, asked, part: [R, G], the fields of `Plane` where tokens
-    are proposed; part is None without small blocks. outputs: [R, G], which of the R * W outputs predicts the token;
-    None where it is that of the same place. sees: as of `Denoiser.window_logits`.
+    run: [R, W], columns that the model runs.
+    columns, expected, asked, part: [R, G], the fields of `Plane` at the places where tokens are proposed; part is None
+        without small blocks.
+    outputs: [R, G], the number of the output that predicts each place's token, of R * W; None if it is the output of
+        the same place.
+    sees: as in `Denoiser.window_logits`.
     """
 
-    run: Tensor
-    columns: Tensor
-    expected: Tensor
-    asked: Tensor
-    outputs: Tensor | None
-    part: Tensor | None
     record: Tensor
     number: Tensor
-    stay: Tensor
-    done: Tensor
-    has_before: Tensor | None
-    sees: Tensor | None
-
-
-class _Places(NamedTuple):
-    """The fields of `Window` that differ between narrow and wide passes."""
-
     run: Tensor
     columns: Tensor
     expected: Tensor
     asked: Tensor
     outputs: Tensor | None
     part: Tensor | None
+    sees: Tensor | None = None
 
 
-def window_of(run: Run, rows: Rows, plan: Plan, sees: Tensor | None) -> Window:
-    """The window of a pass; it is the same until rows go on to their next records.
-
-    `sees` is that of an earlier pass over the same rows, where it does not change with their records.
-    """
-    n_rows, is_wide = len(rows.at), plan.is_wide
+def window_of(run: Run, rows: Rows, plan: Plan) -> Window:
+    """The window of a pass; it is the same until rows go on to their next records."""
+    n_rows = len(rows.at)
     record = rows.records[iota(n_rows, run.device), rows.at]  # [R, F]
     if plan.rows is not None:
         record[len(plan.going) :, Field.WIDE] = -1  # padding, which waits
-    number = record[:, Field.WIDE if is_wide else Field.BLOCK]
-    if run.is_cached and not (is_wide or run.runs_later):
-        places = _narrow_places(run, rows, plan, record)
-    else:
-        places = _wide_places(run, rows, plan, record, number)
-    outputs = places.outputs
-    if outputs is not None:
-        outputs = outputs + iota(n_rows * plan.width, run.device)[:: plan.width, None]
-    if plan.is_ragged and (sees is None or sees.shape[2] != plan.n_seen):
-        sees = seen_columns(run, rows, record, places.run, plan)
-    return Window(
-        *places._replace(outputs=outputs),
-        record=record,
-        number=number,
-        stay=record[:, Field.STAY],
-        done=record[:, Field.WIDE_DONE if is_wide else Field.DONE],
-        has_before=number > 0 if run.predicts_next and not run.fills_next else None,
-        sees=sees if plan.is_ragged else None,
-    )
+    number = record[:, Field.WIDE if plan.is_wide else Field.BLOCK]
+    is_looked_up = run.is_cached and not (plan.is_wide or run.runs_later)
+    window = (_looked_up if is_looked_up else _computed)(run, rows, plan, record, number)
+    if window.outputs is not None:
+        window = window._replace(outputs=window.outputs + iota(n_rows * plan.width, run.device)[:: plan.width, None])
+    if plan.is_ragged:
+        window = window._replace(sees=seen_columns(run, rows, record, window.run, plan))
+    return window
 
 
-def _narrow_places(run: Run, rows: Rows, plan: Plan, record: Tensor) -> _Places:
-    """Blocks at their own places, looked up; with a cache that runs the rest, all columns from a block's first one."""
+def _looked_up(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tensor) -> Window:
+    """The window of blocks at their own places; with a cache that runs the rest, of all columns from a block's first.
+
+    Its outputs are numbers within each row.
+    """
     next_places = int(run.predicts_next)
     planes = rows.windows[iota(len(rows.at), run.device), record[:, Field.WINDOW]]  # [R, 5, G]
     if not run.on_gpu and run.runs_blocks:
         planes = planes[..., : plan.width + next_places]
     columns, expected, _, outputs, part = planes.unbind(1)
-    asked = flags(planes)[:, Plane.ASKED]
+    asked = planes[:, Plane.ASKED].view(torch.bool)[..., ::8]  # the lowest byte of each number, which is not copied
     if run.runs_blocks:
         is_straight = not (run.shift or run.predicts_next)
-        return _Places(columns[:, next_places:], columns, expected, asked, None if is_straight else outputs, part)
-    from_start = record[:, Field.START, None] + iota(plan.width, run.device)
-    return _Places(_until(record, from_start, run.sizes.columns - 1), columns, expected, asked, outputs, part)
+        of_run = columns[:, next_places:]
+        return Window(record, number, of_run, columns, expected, asked, None if is_straight else outputs, part)
+    of_run = _until(record, record[:, Field.START, None] + iota(plan.width, run.device), run.n_columns - 1)
+    return Window(record, number, of_run, columns, expected, asked, outputs, part)
 
 
-def _wide_places(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tensor) -> _Places:
-    """Columns from the first one on: of whole canvases, of prompts after what they share, or up to a block's end.
+def _computed(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tensor) -> Window:
+    """The window of whole canvases, of prompts after a shared prefix, of all columns up to a block's end, or of all
+    blocks from a row's own on, which begins with the first column that predicts one of their tokens.
 
-    Of blocks whose later ones are run with them, from the first column that predicts one of theirs.
+    Its outputs are numbers within each row.
     """
-    n_rows, width, last = len(rows.at), plan.width, run.sizes.columns - 1
+    n_rows, width, last = len(rows.at), plan.width, run.n_columns - 1
     columns = iota(width, run.device).expand(n_rows, width)
     if run.shares or (run.is_cached and not plan.is_wide):
         columns = columns + record[:, Field.START, None]
@@ -133,38 +116,31 @@ def _wide_places(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tenso
         asked = (block_of >= 0) & (block_of <= number[:, None])
     if run.runs_later:
         asked = (block_of >= number[:, None]) & (number >= 0)[:, None]
+    expected = torch.where(asked, run.denoiser.mask_token_id, -1)
+    outputs: Tensor | None = None
+    if run.predicts_next or (run.shift and not run.is_whole):
+        outputs = (iota(width, run.device) - int(run.shift)).clamp(min=0).expand(n_rows, width)
     small = run.options.small_block_length
-    places = _Places(
-        run=columns,
-        columns=columns,
-        expected=torch.where(asked, run.denoiser.mask_token_id, -1),
-        asked=asked,
-        outputs=None,
-        part=None if small is None else (columns - record[:, Field.START, None]) // small,
-    )
-    if run.predicts_next:
-        return _with_next_token(run, rows, record, number, places)
-    if run.shift and not run.is_whole:
-        return places._replace(outputs=(iota(width, run.device) - 1).clamp(min=0).expand(n_rows, width))
-    return places
+    part = None if small is None else (columns - record[:, Field.START, None]) // small
+    window = Window(record, number, columns, columns, expected, asked, outputs, part)
+    return _with_next_token(run, rows, window) if run.predicts_next else window
 
 
-def _with_next_token(run: Run, rows: Rows, record: Tensor, number: Tensor, places: _Places) -> _Places:
-    """The same with a place in front, for the token after a finished block."""
-    last, width, mask = run.sizes.columns - 1, places.run.shape[1], run.denoiser.mask_token_id
-    stores = ((record[:, Field.KIND] == Kind.STORE) & (number >= 0))[:, None]
+def _with_next_token(run: Run, rows: Rows, window: Window) -> Window:
+    """The window with a place in front, for the token after a finished block."""
+    assert window.outputs is not None
+    record, last, mask = window.record, run.n_columns - 1, run.denoiser.mask_token_id
+    stores = ((record[:, Field.KIND] == Kind.STORE) & (window.number >= 0))[:, None]
     after = record[:, Field.STOP, None].clamp(max=last)
     is_filled = stores & (rows.slot_number.gather(1, after) >= 0) & run.fills_next
     n_run = record[:, Field.LIMIT] - record[:, Field.START] if run.shares else record[:, Field.LIMIT]
-    last_output = (n_run.clamp(max=width) - 1)[:, None]
-    outputs = (iota(width, run.device) - int(run.shift)).clamp(min=0).expand(len(after), width)
-    part = None if places.part is None else torch.nn.functional.pad(places.part, (1, 0), value=-1)
-    return places._replace(
-        columns=torch.cat([after.masked_fill(~is_filled, last), places.columns], 1),
-        expected=torch.cat([torch.where(is_filled, mask, -1), places.expected], 1),
-        asked=torch.cat([stores, places.asked & ~stores], 1),
-        outputs=torch.cat([last_output, outputs], 1),
-        part=part,
+    last_output = (n_run.clamp(max=window.run.shape[1]) - 1)[:, None]
+    return window._replace(
+        columns=torch.cat([after.masked_fill(~is_filled, last), window.columns], 1),
+        expected=torch.cat([torch.where(is_filled, mask, -1), window.expected], 1),
+        asked=torch.cat([stores, window.asked & ~stores], 1),
+        outputs=torch.cat([last_output, window.outputs], 1),
+        part=None if window.part is None else torch.nn.functional.pad(window.part, (1, 0), value=-1),
     )
 
 
@@ -172,7 +148,7 @@ def seen_columns(run: Run, rows: Rows, record: Tensor, columns: Tensor, plan: Pl
     """Which of K columns a window's columns [R, W] see, [R, 1, K] or [R, W, K].
 
     A block alone sees the columns below a limit. torch's `varlen_attn` (flash) would take the limits and no mask, but
-    only in half precision, and of keys [B, K, heads, D], which nothing else here wants.
+    only in half precision, and of keys [B, K, heads, D], a layout that nothing else here uses.
     """
     keys, limit = iota(plan.n_seen, run.device)[None], record[:, Field.LIMIT]  # [1, K], [R]
     if run.attention.causal_context:
@@ -186,11 +162,6 @@ def seen_columns(run: Run, rows: Rows, record: Tensor, columns: Tensor, plan: Pl
     return sees
 
 
-def flags(table: Tensor) -> Tensor:
-    """The same table of numbers [..., C] as bool, where they are 0 or 1: its lowest bytes, which no kernel copies."""
-    return table.view(torch.bool)[..., ::8]
-
-
 def _until(record: Tensor, columns: Tensor, last: int) -> Tensor:
-    """`columns` [R, W] below the first one that nothing sees, and `last` for all others."""
+    """`columns` [R, W] before the first one that nothing sees, and `last` for all others."""
     return torch.where(columns < record[:, Field.LIMIT, None], columns, last)

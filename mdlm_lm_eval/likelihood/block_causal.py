@@ -1,7 +1,7 @@
 """Log-likelihoods under block-causal attention: sums over the blocks of a continuation.
 
-A block is scored given the finished blocks before it, as in decoding. These hold the continuation's own tokens, so that
-no block waits for another: one pass scores many, and a continuation's trajectories advance side by side.
+A block is scored given the finished blocks before it, as in decoding. These hold the continuation's own tokens, so no
+block waits for another: one pass scores many blocks, and the trajectories of a continuation advance side by side.
 """
 
 import itertools
@@ -19,16 +19,16 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.prefix_store import Place, Prefix, place_of
 from mdlm_lm_eval.options import LikelihoodOptions
 
-# Tokens of spans in a row and pass, and of continuations in a row: the attention mask grows with their square.
+# The most tokens of spans in a row and pass, and of continuations in a row: attention masks grow with their square.
 _SPAN_TOKENS = 2048
 _FINISHED_TOKENS = 2048
-# Blocks of one request draw from seeds this far apart: those of neighbouring requests differ by one.
+# The difference between the seeds of a request's blocks; the seeds of neighbouring requests differ by one.
 _BETWEEN_SEEDS = 0x9E3779B97F4A7C15
 
 
 @dataclass
 class ContextRow:
-    """Requests with one context: their blocks' trajectories, and the finished tokens before these, after a prefix."""
+    """The trajectories of blocks of requests with one context, and the finished tokens before them, after a prefix."""
 
     trajectories: list[Trajectory]
     finished: list[Column]
@@ -40,7 +40,7 @@ def trajectories_of_blocks(
 ) -> list[Trajectory]:
     """One trajectory for every block that holds tokens of the continuation; `length` tokens follow the context.
 
-    Masks fill the last block where a model needs whole ones.
+    Masks fill the last block if the model needs whole blocks.
     """
     context, tokens = len(request.context_ids), request.context_ids + request.continuation_ids
     if attention.whole_blocks and attention.block_length is not None:
@@ -52,7 +52,7 @@ def trajectories_of_blocks(
         offset = inside[0]
         continuation = request.continuation_ids[offset : inside[-1] + 1]
         if not continuation:
-            break  # masks that no token of the continuation sees
+            break  # the rest are masks that no token of the continuation sees
         start = attention.start_of(context + offset, context)
         in_block = LikelihoodRequest(
             request.context_ids[start:] if offset == 0 else [],
@@ -76,15 +76,15 @@ def trajectories_of_blocks(
 
 
 def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> list[list[Trajectory]]:
-    """Adds the terms of all blocks; the trajectories of all requests' blocks.
+    """Adds the terms of all blocks to the totals; returns the trajectories of each request's blocks.
 
-    These go to their ends where there are no corruptions, with `check_greedy` as long as all of a request's are greedy,
-    and else not at all.
+    Without corruptions, trajectories are followed to their ends. With corruptions and `check_greedy`, they are followed
+    as long as all of a request's are greedy; without `check_greedy`, not at all.
     """
     denoiser, options = scoring.denoiser, scoring.options
     longest = max((len(request.continuation_ids) for request in requests), default=0)
     block_length = denoiser.attention.block_length or longest
-    # A pass reads no more positions than one over `batch_size` canvases under full attention.
+    # A pass runs at most as many positions as one over `batch_size` canvases under full attention.
     most_spans = min(
         scoring.batch_size * max(1, math.ceil(longest / block_length)), max(1, _SPAN_TOKENS // block_length)
     )
@@ -113,7 +113,7 @@ def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> lis
 def _context_rows(
     denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions
 ) -> Iterator[ContextRow]:
-    """Rows of requests with the same context, those with the same prefix together, and the longest first."""
+    """Rows of requests with the same context; rows with the same prefix are together, and the longest come first."""
 
     def context(index: int) -> tuple[Place, list[int]]:
         request = requests[index]
@@ -154,9 +154,9 @@ def _add_request(
 def _batches(
     scoring: Scoring, rows: Iterator[ContextRow], most_spans: int
 ) -> Iterator[list[tuple[ContextRow, list[Span]]]]:
-    """Rows with their first spans; several rows only where one pass has room for all of these.
+    """Batches of rows with their first spans; a batch has several rows only if one pass has room for all their spans.
 
-    Rows with and without a shared prefix do not go together: the latter run more columns.
+    Rows with and without a shared prefix are in different batches, as the latter run more columns.
     """
     batch: list[tuple[ContextRow, list[Span]]] = []
     n_spans = 0
@@ -183,7 +183,7 @@ def _spans(
     *,
     walks: bool = True,
 ) -> list[Span]:
-    """Copies of blocks for a row, where copies that are the same to the model are one; see `merged`."""
+    """Copies of blocks for a row; copies that are equal for the model are one. See `merged`."""
 
     def span(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, Span]:
         request = trajectory.request

@@ -1,4 +1,4 @@
-"""Exact log-likelihoods of a model that is causal wherever it does not denoise (Nemotron-Labs-Diffusion, `mode=ar`)."""
+"""Exact log-likelihoods of a model that is causal outside the block that it denoises (Nemotron-Labs-Diffusion)."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def score_causally(
     batch_size: int,
     terms: list[list[Term]] | None = None,
 ) -> list[tuple[float, bool]]:
-    """(log p(continuation | context) in nats, whether each token is the likeliest one) for every request, as in HFLM.
+    """Returns (log p(continuation | context) in nats, whether each token is the likeliest) for every request, as HFLM.
 
     The mask is a token like any other here. Raises NonFiniteLogitsError.
     """
@@ -34,7 +34,7 @@ def score_causally(
         rows = [texts[index][len(prefix or ()) :] for index, prefix in zip(batch, prefixes, strict=True)]
         ids = torch.tensor([row + [denoiser.pad_token_id] * (width - len(row)) for row in rows])
         columns = shared[:, None] + torch.arange(width)  # [B, W]
-        columns = columns.where(columns < lengths[:, None], longest)  # which no row sees
+        columns = columns.where(columns < lengths[:, None], longest)  # a column that no row sees
         cache: CanvasCache | None = None
         if shared.any():
             cache = CanvasCache(denoiser.model.config.num_hidden_layers, longest + 1, len(batch))
@@ -52,7 +52,7 @@ def score_causally(
             n_seen=None if cache is None else longest,
         )
         truth = ids.flatten()[scored].to(device)
-        parts = [_of_truth(logits[part], truth[part]) for part in slices_of(max(1, len(truth)), logits)]
+        parts = [_of_truth(logits[part], truth[part]) for part in slices_of(len(truth), logits)]
         log_probs, is_likeliest = (torch.cat(values).cpu() for values in zip(*parts, strict=True))
         for index, of_one, greedy in zip(batch, log_probs.split(counts), is_likeliest.split(counts), strict=True):
             if not of_one.isfinite().all():
@@ -64,6 +64,6 @@ def score_causally(
 
 
 def _of_truth(logits: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability [n] of the true tokens [n], and whether each is the likeliest, from logits [n, V]."""
+    """The log-probabilities [n] of the true tokens [n] by logits [n, V], and whether each token is the likeliest."""
     log_probs = logits.float().log_softmax(-1).gather(1, truth[:, None]).squeeze(1)
     return log_probs, logits.argmax(-1) == truth

@@ -1,8 +1,8 @@
-"""Which continuation tokens each Monte-Carlo sample masks, and its weight.
+"""The continuation tokens that each Monte-Carlo sample masks, and the sample's weight.
 
 The estimated quantity is LLaDA's likelihood bound (Nie et al. 2025, "Large Language Diffusion Models", Eq. 6): draw the
-number of masked tokens k uniformly from 1..n, draw k of the n positions, and weigh the sum of their log-probabilities
-by n / k. Everything here keeps that expectation and only lowers the variance around it.
+number of masked tokens k uniformly from 1..n, draw k of the n positions, and weight the sum of their log-probabilities
+by n / k. The schemes here have the same expectation and a lower variance.
 """
 
 import itertools
@@ -32,8 +32,8 @@ class Corruption:
 def monte_carlo_corruptions(n: int, samples: int, generator: torch.Generator) -> list[Corruption]:
     """At most `samples` corruptions of `n` tokens whose weighted sum is an unbiased estimate of the bound.
 
-    Where all 2^n - 1 masks fit into `samples`, they are enumerated and the result is the expectation itself. Equal
-    masks are merged: their weights add up and they cost one forward pass.
+    If all 2^n - 1 masks fit into `samples`, they are enumerated, and the sum is the expectation itself. Equal masks are
+    merged: their weights are added, and they take one forward pass.
     """
     if 2**n - 1 <= samples:
         weighted_sizes_and_masks = _every_mask(n)
@@ -59,9 +59,9 @@ def _every_mask(n: int) -> Iterator[tuple[tuple[int, ...], float]]:
 
 @lru_cache(maxsize=4096)
 def _strata_by_size(n: int, samples: int) -> tuple[tuple[int, float], ...]:
-    """(k, weight) for n <= samples: every k occurs, so the draw of k adds no variance.
+    """(k, weight) of each sample for n <= samples: every k occurs, so the choice of k adds no variance.
 
-    A sample with few masks averages few tokens, so its variance is about proportional to n / k and the best share of
+    A sample with few masks averages few tokens, so its variance is about proportional to n / k, and the best share of
     samples falls as 1 / sqrt(k) (Neyman allocation). k = n has one mask and needs one sample.
     """
     counts = [1] * n
@@ -75,9 +75,9 @@ def _strata_by_size(n: int, samples: int) -> tuple[tuple[int, float], ...]:
 
 
 def _strata_over_sizes(n: int, samples: int, generator: torch.Generator) -> list[tuple[int, float]]:
-    """(k, weight) for n > samples: one k, drawn uniformly, from each stratum of 1..n.
+    """(k, weight) of each sample for n > samples: one k, drawn uniformly, from each stratum of 1..n.
 
-    The strata's borders lie at n (j / samples)^2, the continuous form of the allocation in `_strata_by_size`. Weight
+    The strata's borders are at n (j / samples)^2, the continuous form of the allocation in `_strata_by_size`. Weight
     times k sums to n for every draw.
     """
     offsets: list[float] = torch.rand(samples, generator=generator, dtype=torch.float64).tolist()
@@ -92,18 +92,18 @@ def _strata_over_sizes(n: int, samples: int, generator: torch.Generator) -> list
 def _deal(
     strata: list[tuple[int, float]] | tuple[tuple[int, float], ...], n: int, generator: torch.Generator
 ) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Deals each sample its k positions from a shuffled deck of all n, reshuffled whenever it runs out.
+    """Deals each sample its k positions from a shuffled deck of all n, which is shuffled again when it runs out.
 
-    So every position is masked equally often, in total and, as k ascends, at similar k. This cancels the difference
-    between easy and hard tokens, which is the largest part of the plain scheme's variance. Each mask by itself is still
-    a uniformly drawn subset.
+    So all positions are masked equally often, and, as k ascends, at similar k. This cancels the difference between easy
+    and hard tokens, which is the largest part of the plain scheme's variance. Each mask by itself is still a uniformly
+    drawn subset.
     """
     deck: list[int] = torch.randperm(n, generator=generator).tolist()
     dealt = 0
     for k, weight in strata:
         if dealt + k > n:
             left = deck[dealt:]
-            # A mask must not hold a position twice: the rest of the old deck goes to the end of the new one.
+            # A mask must not hold a position twice, so the rest of the old deck goes to the end of the new one.
             owed = set(left)
             reshuffled: list[int] = torch.randperm(n, generator=generator).tolist()
             fresh = [position for position in reshuffled if position not in owed]
@@ -116,12 +116,14 @@ def _deal(
 
 
 def standard_error(samples: Sequence[tuple[float, Mapping[int, float]]]) -> float | None:
-    """Of a sum over samples of one continuation, each its weight and the log-probabilities of what it masks.
+    """The standard error of a sum over samples of one continuation; None for a single sample.
 
-    None for a single sample. Dealing cancels how hard tokens are, as far as every position has the same weight in
-    total, so two parts add up: what the unequal weights leave of that, and how samples of similar size differ beyond
-    it. The second is taken from neighbours, as most strata have one sample. From 8 samples on, it is the spread over
-    seeds, or up to twice that where samples are many for the tokens (`tests/test_likelihood.py`).
+    A sample is its weight, and the log-probabilities of the tokens that it masks, by position. Dealing cancels the
+    differences between easy and hard tokens, except at positions whose total weight is not 1. So the variance has two
+    parts: the differences between tokens that these weights leave, and all other differences between samples of similar
+    size. The second part is computed from neighbours, as most strata have one sample. From 8 samples on, the result is
+    the spread over seeds, or up to twice that if there are many samples for the number of tokens
+    (`tests/test_likelihood.py`).
     """
     if len(samples) < 2:
         return None

@@ -25,9 +25,9 @@ from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 class LogLikelihood:
     """log p(continuation | context) in nats.
 
-    by_token: what each token of `token_ids` adds to the total, empty for `likelihood=read`.
+    by_token: the part of the total that each token of `token_ids` adds; empty for `likelihood=read`.
     is_greedy: whether greedy decoding gives the continuation.
-    standard_error: of a total that is estimated from samples, None of one that is computed.
+    standard_error: the total's standard error if it is estimated from samples; None if it is computed exactly.
     """
 
     total: float
@@ -46,10 +46,10 @@ def log_likelihood(
     tokenizer: PreTrainedTokenizerBase | None = None,
     batch_size: int = 16,
 ) -> list[LogLikelihood]:
-    """The log-likelihood of each continuation after its context, as `lm_eval` scores the same request.
+    """Returns the log-likelihood of each continuation after its context, as `lm_eval` scores the same request.
 
-    Both are texts, which need a `tokenizer` (of `load`), or lists of token ids; one text by itself is a list of one.
-    A context by itself serves all continuations. An empty text as context is the tokenizer's first token. Raises
+    Both are texts, which need a `tokenizer` (as of `load`), or lists of token ids. A single continuation is a list of
+    one, and a single context is used for all continuations. An empty context is the tokenizer's first token. Raises
     OptionError for arguments of other types, options that the model cannot serve, and canvases that do not fit.
     """
     options = checked_options(denoiser, options, LikelihoodOptions)
@@ -74,7 +74,7 @@ def log_likelihood(
 def _request(
     denoiser: Denoiser, context: Any, continuation: Any, seed: int, tokenizer: PreTrainedTokenizerBase | None
 ) -> LikelihoodRequest:
-    """As lm-eval makes it of two texts. Raises OptionError for anything but texts or token ids."""
+    """The request that lm-eval makes of two texts. Raises OptionError for anything but texts or token ids."""
     seed = seed_of_request(seed, (context, continuation))
     if not (isinstance(context, str) and isinstance(continuation, str)):
         for one in (context, continuation):
@@ -85,7 +85,7 @@ def _request(
     if tokenizer is None:
         raise OptionError("a text cannot be scored without a tokenizer; give tokenizer=, or token ids")
     kept, mask = context.rstrip(), denoiser.mask_token_id
-    if kept:  # blanks at its end belong to the continuation's first token
+    if kept:  # blanks at the context's end belong to the continuation's first token
         ids, n_context = prompt_ids(tokenizer, context + continuation, mask), len(prompt_ids(tokenizer, kept, mask))
         return LikelihoodRequest(ids[:n_context], ids[n_context:], seed)
     prefix = prefix_id(tokenizer)
@@ -94,7 +94,10 @@ def _request(
 
 
 def error_of(terms: Sequence[Term], n_tokens: int, options: LikelihoodOptions) -> float | None:
-    """That of Monte-Carlo samples, over blocks, which draw apart; None where all masks were scored, or one sample."""
+    """The standard error of Monte-Carlo samples, which blocks draw separately.
+
+    None if every mask of a continuation was scored, or a block has a single sample.
+    """
     if options.likelihood not in ("auto", "mc") or options.mode != "diffusion":
         return None
     samples: dict[tuple[int, ...], tuple[float, dict[int, float]]] = {}

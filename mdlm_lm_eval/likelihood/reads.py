@@ -1,7 +1,7 @@
-"""Scores of a model whose noise is random tokens (DiffusionGemma), read off one denoising step over noisy slots.
+"""Scores of a model whose noise is random tokens (DiffusionGemma), from one denoising step over noisy slots.
 
-A read is the mean of log p(token) over draws of noise, summed over the slots. It ranks answers. It is neither a
-likelihood nor a bound of one, as the slots are not read given each other.
+A read is the mean of log p(token) over draws of noise, summed over the slots. It ranks answers, but is neither a
+likelihood nor a bound of one, as each slot is read without knowing the other slots' tokens.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from mdlm_lm_eval.options import LikelihoodOptions
 def score_by_reads(
     denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions, batch_size: int
 ) -> list[tuple[float, bool, float | None]]:
-    """For every request the read of its continuation in nats, whether each token has the highest mean, and the read's
-    standard error (None for a single draw).
+    """For every request (read of its continuation in nats, whether each token has the highest mean, standard error).
 
-    Equally long answers to one context are read off the same draws. Raises NonFiniteLogitsError.
+    The standard error is None for a single draw. Equally long answers to one context use the same draws. Raises
+    NonFiniteLogitsError.
     """
     alike: dict[tuple[tuple[int, ...], int, tuple[int, ...]], list[int]] = {}
     for index, request in enumerate(requests):

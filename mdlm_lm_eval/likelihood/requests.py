@@ -15,8 +15,9 @@ T = TypeVar("T")
 class LikelihoodRequest:
     """A request for log p(continuation | context); `seed` draws the Monte-Carlo masks.
 
-    after_ids: tokens after the answer, which are not scored. of_text: whether it is a part of a longer text.
-    prefix: what its context begins with, and others too.
+    after_ids: tokens after the answer, which are not scored.
+    of_text: whether it is a part of a longer text.
+    prefix: the tokens with which this and other contexts begin.
     """
 
     context_ids: list[int]
@@ -28,7 +29,7 @@ class LikelihoodRequest:
 
 
 def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
-    """Tokens on the canvas after the context: the continuation, the extra masks after it, and with `eos_after` one.
+    """The tokens on the canvas after the context: the continuation, extra masks, and with `eos_after` one more.
 
     Raises OptionError if an explicit `n_masks` is smaller than the continuation.
     """
@@ -57,7 +58,7 @@ def answer_tokens(
 def truncated_tokens(request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> int:
     """How many context tokens are cut off on the left so that the canvas fits into `max_length` tokens.
 
-    Raises OptionError if the answer does not fit, or nothing of a context would be left.
+    Raises OptionError if the answer does not fit, or no token of a context would be left.
     """
     answer = answer_length(request, options)
     context = len(request.context_ids)
@@ -84,10 +85,10 @@ def rolling_windows(
     n_masks: int | Literal["auto"] = "auto",
     seed: int = 0,
 ) -> list[LikelihoodRequest]:
-    """Cuts a text into requests that score each token once, with as much of the text before it as fits.
+    """Cuts a text into requests that score each token once, with as much of the earlier text as fits.
 
-    The first window's context is the prefix token. A window holds at most max_length - 1 tokens, at most `n_masks` of
-    them scored. Windows draw from different seeds. Raises OptionError if `n_masks` leaves no room for the prefix.
+    The first window's context is the prefix token. At most max_length - 1 tokens of a window are scored, and at most
+    `n_masks`. Windows have different seeds. Raises OptionError if `n_masks` leaves no room for the prefix.
     """
     longest_answer = max_length - 1
     if n_masks != "auto" and n_masks > longest_answer:

@@ -1,4 +1,4 @@
-"""One forward pass over likelihood canvases, from which corruptions are scored and trajectories advance."""
+"""One forward pass over likelihood canvases, which scores corruptions and advances trajectories."""
 
 import itertools
 import math
@@ -23,9 +23,9 @@ C = TypeVar("C", bound="LikelihoodCanvas")
 
 
 class Term(NamedTuple):
-    """What the token at a `position` of the continuation adds to a sum, `weight` times its `log_prob`.
+    """The part of a sum that the token at a `position` of the continuation adds: `weight` times its `log_prob`.
 
-    sample: says which positions were masked, and where attention is block-causal of which block they are.
+    sample: the position at which the block begins (0 under full attention), followed by the masked positions in it.
     """
 
     position: int
@@ -36,11 +36,13 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Scoring:
-    """What the passes of one call share.
+    """The data that all passes of one call of `score` share.
 
-    rule: the options by which trajectories take their steps. corruptions_of: of a request, or of its part in a block;
-    None where trajectories alone are asked for. totals: log p of every request so far. terms: where they are wanted,
-    those of each.
+    rule: the options by which trajectories take their steps.
+    corruptions_of: returns the corruptions of a request, or of its part in a block; None if only trajectories are
+        needed.
+    totals: log p of every request so far, in nats.
+    terms: the terms of every request's sum; None if they are not needed.
     """
 
     denoiser: Denoiser
@@ -53,7 +55,7 @@ class Scoring:
 
     @property
     def walks(self) -> bool:
-        """Whether trajectories are followed."""
+        """Whether trajectories advance."""
         return self.corruptions_of is None or self.options.check_greedy
 
 
@@ -61,8 +63,8 @@ class Scoring:
 class LikelihoodCanvas:
     """A canvas, and the uses of its logits.
 
-    corruptions: those that it scores, with the trajectories of their requests. trajectories: those that take their next
-    step on it.
+    corruptions: the corruptions that it scores, with the trajectories of their requests.
+    trajectories: the trajectories that take their next step on it.
     """
 
     token_ids: list[int]
@@ -71,7 +73,7 @@ class LikelihoodCanvas:
     trajectories: list[Trajectory] = field(default_factory=list)
 
     def positions(self) -> list[int]:
-        """Positions of the continuation that are read, ascending."""
+        """The positions of the continuation whose logits are needed, ascending."""
         read = {position for _, corruption in self.corruptions for position in corruption.scored}
         read.update(position for trajectory in self.trajectories for position in trajectory.masked)
         return sorted(read)
@@ -86,7 +88,7 @@ def merged(
 ) -> list[C]:
     """Canvases of all corruptions and, with `walks`, of the trajectories' next steps; canvases with equal keys are one.
 
-    `canvas_of` gives key and canvas for a trajectory and the continuation positions that are masked.
+    `canvas_of` returns key and canvas for a trajectory and the masked positions of the continuation.
     """
     canvases: dict[Hashable, C] = {}
     for trajectory in trajectories:
@@ -100,17 +102,17 @@ def merged(
 
 
 def read(scoring: Scoring, canvases: Sequence[LikelihoodCanvas]) -> None:
-    """One forward pass of these canvases under full attention; see `take`."""
+    """Runs one forward pass over these canvases under full attention; see `take`."""
     take(scoring, canvases, _masked_logits(scoring.denoiser, canvases, scoring.options.cfg_scale), strict=False)
 
 
 def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor, *, strict: bool) -> None:
-    """Adds the contributions of the corruptions, and takes the trajectories one denoising step further.
+    """Adds the contributions of corruptions to the totals, and advances the trajectories by one denoising step.
 
     `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. With
-    `likelihood=confidence` a step fills the mask whose true token is the likeliest. Otherwise it fills
+    `likelihood=confidence`, a step fills the mask whose true token is the likeliest. Otherwise it fills
     `tokens_per_step` masks in each trajectory, and every other mask whose confidence reaches `confidence_threshold`, or
-    exceeds it where `strict`, as in decoding. Raises NonFiniteLogitsError.
+    exceeds it if `strict`, as in decoding. Raises NonFiniteLogitsError.
     """
     options = scoring.rule
     of_corruptions, contributions, alike = _rows_to_read(canvases)
@@ -131,7 +133,7 @@ def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor,
         proposals = Proposer(DecodingOptions(unmasking=options.unmasking)).propose(read, places)
         sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict)
         parts += [proposals.tokens, proposals.confidence, proposals.priority, sure, _log_probs(logits, truths)]
-    values = iter(torch.cat([part.double() for part in parts]).tolist())  # the pass's one wait for the device
+    values = iter(torch.cat([part.double() for part in parts]).tolist())  # the pass's only wait for the device
     scored = zip(contributions, itertools.islice(values, len(contributions)), strict=True)
     for (trajectory, corruption, position), log_prob in scored:
         index = trajectory.index
@@ -157,10 +159,11 @@ def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor,
 def _rows_to_read(
     canvases: Sequence[LikelihoodCanvas],
 ) -> tuple[list[tuple[int, int]], list[tuple[Trajectory, Corruption, int]], dict[tuple[int, ...], list[Trajectory]]]:
-    """For each scored token of a corruption (row of the logits, true token), and what it belongs to; and trajectories.
+    """Returns the rows of the logits that are read.
 
-    Trajectories with the same canvas and the same masks, for which one choice holds, are together under the rows of
-    these masks.
+    The first two lists have, for each scored token of a corruption, (row of the logits, true token), and (trajectory,
+    corruption, position). The dictionary has the trajectories by the rows of their masks: those with the same canvas
+    and the same masks share one choice.
     """
     of_corruptions: list[tuple[int, int]] = []
     contributions: list[tuple[Trajectory, Corruption, int]] = []
@@ -179,7 +182,7 @@ def _rows_to_read(
 
 
 def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor:
-    """Log-probabilities [n], in nats, of tokens at rows of `logits` [N, V]; NaN where these are not finite."""
+    """Log-probabilities [n], in nats, of tokens at rows of `logits` [N, V]; NaN if these are not finite."""
     rows, tokens = to_device(torch.tensor(rows_and_tokens), logits.device).unbind(1)
     normaliser = torch.cat([logits[part].float().logsumexp(-1) for part in slices_of(len(logits), logits)])  # [N]
     return logits[rows, tokens].float() - normaliser.masked_fill(~normaliser.isfinite(), math.nan)[rows]
@@ -188,7 +191,8 @@ def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor
 def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg_scale: float) -> Tensor:
     """Logits [N, V] at the canvases' positions, canvas by canvas.
 
-    On a GPU, columns are rounded up, and rows where a graph may follow, so that there are few shapes.
+    On a GPU, the number of columns is rounded up, and that of rows if the pass may become a graph, so that there are
+    few shapes.
     """
     device, n_rows = denoiser.device, len(canvases)
     length = positions_of(max(len(canvas.token_ids) for canvas in canvases), device)

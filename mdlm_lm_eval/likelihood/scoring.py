@@ -1,4 +1,4 @@
-"""Log-likelihoods of many requests: estimated from corruptions, or exact along the decoder's trajectory."""
+"""Log-likelihoods of many requests, estimated from corruptions, or exact along the decoder's trajectory."""
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -17,12 +17,12 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 
-# Canvases are made while batches are formed. Requests that share a context share canvases; the bounds keep tasks with
-# many requests, and those in which all have the same (empty) context, from being laid out in memory at once.
+# Requests that share a context share canvases. They are taken in groups of these sizes, so that not all canvases of a
+# large task, or of one in which all contexts are equal (or empty), are in memory at once.
 _REQUESTS_PER_GROUP = 256
 _TRAJECTORIES_PER_GROUP = 1024
-# A trajectory has one canvas at a time. A long one counts for several, so that a part of a run (16 batches of canvases)
-# ends in reasonable time, but for few enough that a part still has full batches of trajectories.
+# A trajectory has one canvas at a time. A long one counts as several, so that a part of a run (16 batches of canvases)
+# ends in reasonable time, but not as too many, so that a part still has full batches of trajectories.
 _STEPS_PER_CANVAS = 32
 _MOST_CANVASES = 16
 
@@ -36,7 +36,7 @@ def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> li
 
 
 def most_rows(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
-    """How many rows of batches a request stands for: its canvases, without those that merging or sharing saves."""
+    """The number of rows in batches that a request counts as: its canvases, before equal ones are merged."""
     n = len(request.continuation_ids)
     if options.mode != "diffusion":
         return 1
@@ -57,24 +57,27 @@ def score(
     corruptions_of: Callable[[LikelihoodRequest, LikelihoodOptions], list[Corruption]] = corruptions_of,
     terms: list[list[Term]] | None = None,
 ) -> Sequence[tuple[float, bool] | tuple[float, bool, float | None]]:
-    """(log p(continuation | context) in nats, whether greedy decoding gives the continuation) for every request.
+    """Returns (log p(continuation | context) in nats, whether greedy decoding gives the continuation) per request.
 
-    `mc` estimates LLaDA's bound (`corruptions.py`), `chain` factorises left to right, `auto` is exact for one token and
-    `mc` otherwise; `corruptions_of` makes their corruptions, and comparisons with other schemes replace it. `duel` is
-    exact for the deterministic decoder (`trajectories.py`). Under block-causal attention each of them is a sum over
-    blocks (`block_causal.py`), with `mc_num` samples for each block. `confidence` (iLLaDA) reveals the true tokens one
-    by one, the likeliest first: as the order depends on hidden tokens, its sum ranks answers and is no likelihood (it
-    exceeds 1 over all answers). `mode=ar` is the causal model's own likelihood (`causal.py`). `read` is the mean over
-    draws of noise, followed by its standard error (`reads.py`). To the lists of `terms`, one a request, are added the
-    terms of each sum, but for reads.
+    mc: estimates LLaDA's bound (`corruptions.py`). chain: factorises left to right. auto: exact for one token, else
+        `mc`. Their corruptions are those of `corruptions_of`, which comparisons with other schemes replace.
+    duel: exact for the deterministic decoder (`trajectories.py`).
+    confidence (iLLaDA): reveals the true tokens one by one, the likeliest first. As the order depends on hidden tokens,
+        the sum ranks answers, but is no likelihood (it exceeds 1 over all answers).
+    mode=ar: the causal model's own likelihood (`causal.py`).
+    read: the mean over draws of noise, with its standard error as the third number (`reads.py`).
+
+    Under block-causal attention, `mc`, `chain` and `duel` are sums over blocks (`block_causal.py`), with `mc_num`
+    samples for each block. `terms` has a list for each request, to which the terms of its sum are added, except for
+    `read`.
+
+    Greedy decoding follows `duel`'s own unmasking rule, or else the order of confidence, one token per step. It covers
+    the continuation's positions; extra masks after it stay masks, as in the estimate. If a pass of the estimate
+    contains the fully masked continuation, its logits are used for the first step. Decoding stops at the first token
+    that differs. Without `check_greedy`, the flag is False.
 
     Raises OptionError, before any forward pass, if a canvas does not fit or the model cannot serve the options, and
-    NonFiniteLogitsError where a request's logits are NaN or infinite.
-
-    Greedy decoding follows `duel`'s own unmasking rule, or else the order of confidence, one token a step. It covers
-    the continuation's positions; extra masks after it stay masks, as they do in the estimate. Its first step is read
-    off the estimate's own passes where they contain the fully masked continuation, and it stops at the first token that
-    differs. Without `check_greedy` the flag is False.
+    NonFiniteLogitsError if a request's logits are NaN or infinite.
     """
     _check(denoiser, requests, options)
     starts = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
@@ -122,10 +125,10 @@ def with_prefixes(
     least: int = LEAST_SAVED,
     shares: bool = True,
 ) -> tuple[list[LikelihoodRequest], PrefixStore]:
-    """Requests with the prefixes that their contexts share, none without `shares`, in their order, and their store.
+    """The requests in their order with the prefixes that contexts share (none if not `shares`), and their store.
 
-    Requests with one context are one row of blocks: they are counted once. A causal model's context is read at its end:
-    its last token is never shared.
+    Requests with the same context are one row of blocks, and count once. The last token of a causal model's context is
+    never shared, as its output predicts the continuation.
     """
     attention, step = denoiser.attention, denoiser.attention.shared_step
     store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
@@ -141,7 +144,7 @@ def with_prefixes(
 
 
 def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions) -> None:
-    """Raises OptionError for options that the model, or a part of a text, cannot be scored with."""
+    """Raises OptionError for options that do not work with the model, or with parts of a text."""
     attention = denoiser.attention
     if (options.likelihood == "read") != (denoiser.read is not None):
         which = "read" if denoiser.read else "another one for a model that denoises masks"
@@ -164,7 +167,7 @@ def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: L
 
 
 def _eos_id(denoiser: Denoiser) -> int:
-    """The end-of-text token of the config. Raises OptionError where it names none."""
+    """The end-of-text token of the config. Raises OptionError if it names none."""
     named = denoiser.model.config.get_text_config().eos_token_id
     found = named[0] if isinstance(named, list) else named
     if found is None:
@@ -204,7 +207,7 @@ def _shape(trajectory: Trajectory) -> tuple[int, int, list[int]]:
 
 
 def _walk(scoring: Scoring, trajectories: Sequence[Trajectory], *, while_greedy: bool = False) -> None:
-    """Takes every trajectory to its end, or only as long as it is greedy; those on the same canvas share it."""
+    """Advances every trajectory to its end, or only as long as it is greedy; equal canvases are run once."""
 
     def canvas(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, LikelihoodCanvas]:
         made = _canvas(trajectory, masked, scoring.denoiser.mask_token_id)
@@ -218,7 +221,7 @@ def _walk(scoring: Scoring, trajectories: Sequence[Trajectory], *, while_greedy:
 
 
 def _corrupted(scoring: Scoring, trajectories: Sequence[Trajectory]) -> Iterator[LikelihoodCanvas]:
-    """Canvases of all corruptions, longest first; requests with the same context share equal ones.
+    """The canvases of all corruptions, the longest first; requests with the same context share equal ones.
 
     With `check_greedy`, trajectories begin on them.
     """
@@ -233,6 +236,7 @@ def _corrupted(scoring: Scoring, trajectories: Sequence[Trajectory]) -> Iterator
 
 
 def _canvas(trajectory: Trajectory, masked: Sequence[int], mask_token_id: int) -> LikelihoodCanvas:
+    """The canvas of a trajectory with these positions of the continuation masked."""
     request = trajectory.request
     answer = answer_tokens(request, trajectory.answer_length, masked, mask_token_id)
     return LikelihoodCanvas(request.context_ids + answer, len(request.context_ids))

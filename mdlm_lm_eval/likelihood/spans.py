@@ -1,4 +1,4 @@
-"""Passes under block-causal attention: finished blocks run once, and any number of noisy copies of blocks see them.
+"""Passes under block-causal attention: finished blocks run once, and are seen by any number of noisy copies of blocks.
 
 A row of the batch holds the finished blocks of one context and of the continuations after it, and then spans: copies of
 a block, each with masks of its own. A span sees itself and the finished blocks before it, and no other span.
@@ -18,9 +18,9 @@ from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import Prefix, begin_rows
 
-# Kinds of columns of a row; spans have numbers from 1.
+# Values of `Column.copy` beside the numbers of spans, which begin with 1.
 FINISHED, _BESIDE, _PADDING = 0, -1, -2
-# The fewest columns of context and of spans that a GPU runs: rare shapes are slow there.
+# The fewest columns of context and of spans that a GPU runs, as rare shapes are slow there.
 _LEAST = 256
 # The owner of finished tokens that all requests of a row see.
 SHARED = -1
@@ -30,7 +30,7 @@ class Column(NamedTuple):
     """One token of a row.
 
     owner: the only request that sees it, or SHARED; for a column of a span, the request whose finished blocks it sees.
-    copy: the span that it is a part of, FINISHED, _PADDING, or _BESIDE: a finished token that is run again, as a
+    copy: the number of its span; or FINISHED; or _PADDING; or _BESIDE, for a finished token that is run again, as a
         shifted model's output at the token before a span predicts the span's first token.
     """
 
@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
 @dataclass(kw_only=True)
 class Span(LikelihoodCanvas):
-    """A copy of the block that a trajectory is `of`, in a `row`. owner: as of `Column`."""
+    """A copy of a block in a `row`. of: the block's trajectory. owner: as in `Column`."""
 
     of: Trajectory
     row: int
@@ -54,8 +54,8 @@ class Span(LikelihoodCanvas):
 class FinishedBlocks:
     """The finished blocks of a batch's rows, with their keys and values after the first pass.
 
-    Rows hold what follows `prefixes`, whose keys and values come first. `widest`: the most columns that spans take up
-    in one row; 0 where a single pass follows, so that nothing of it is kept.
+    rows: the columns after `prefixes`, whose keys and values come first in the cache.
+    widest: the most columns of spans in one row; 0 if there is a single pass, whose keys and values are not kept.
     """
 
     def __init__(
@@ -77,19 +77,13 @@ class FinishedBlocks:
         self.cache: CanvasCache | None = None
         self.is_remembered = False
 
-    def _begin(self, width: int, cfg_scale: float) -> None:
-        """Makes room for passes of this width, and enters the prefixes."""
-        most, n_rows = self.n_before + self.length + max(width, self.widest), len(self.rows)
-        guided = 2 if cfg_scale > 0.0 else 1
-        self.cache = CanvasCache(self.denoiser.model.config.num_hidden_layers, most, guided * n_rows)
-        begin_rows(self.cache, self.prefixes, n_rows=n_rows)
-
     def logits(self, spans: Sequence[Span], cfg_scale: float) -> Tensor:
         """Logits [N, V] at the spans' positions, span by span, from one forward pass."""
+        n_rows, guided = len(self.rows), 2 if cfg_scale > 0.0 else 1
         pad = Column(self.denoiser.pad_token_id, 0, 0, SHARED, _PADDING, False)
         of_spans: list[list[Column]] = [[] for _ in self.rows]
-        rows: list[int] = []  # [N], of each output
-        outputs: list[int] = []  # [N], among the columns of spans
+        rows: list[int] = []  # [N], the row of each output
+        outputs: list[int] = []  # [N], its number among the columns of spans
         for number, span in enumerate(spans, start=1):
             columns = of_spans[span.row]
             start, block = span.of.start, span.of.block
@@ -109,8 +103,10 @@ class FinishedBlocks:
             ]
         width = bucket(max(map(len, of_spans)), self.denoiser.device, least=_LEAST)
         if self.cache is None and (self.widest or self.n_before):
-            self._begin(width, cfg_scale)
-        self.denoiser.canvas_count -= self.n_more * (2 if cfg_scale > 0.0 else 1)
+            most = self.n_before + self.length + max(width, self.widest)
+            self.cache = CanvasCache(self.denoiser.model.config.num_hidden_layers, most, guided * n_rows)
+            begin_rows(self.cache, self.prefixes, n_rows=n_rows)
+        self.denoiser.canvas_count -= self.n_more * guided
         finished = [[*row, *[pad] * (self.length - len(row))] for row in self.rows]
         table = [
             [*row, *columns, *[pad] * (width - len(columns))] for row, columns in zip(finished, of_spans, strict=True)
@@ -144,5 +140,5 @@ def _sees(queries: Tensor, keys: Tensor) -> Tensor:
     _, _, key_block, key_owner, key_copy, _ = keys[:, None].unbind(-1)  # [R, 1, K] each
     last_block = block - (copy > 0).long()  # a span has its own block in its own copy
     finished = (key_copy == FINISHED) & (key_block <= last_block) & ((key_owner == SHARED) | (key_owner == owner))
-    # Padding sees everything: some kernels return NaN for a query that sees nothing.
+    # Padding sees everything, as some kernels return NaN for a query that sees nothing.
     return finished | ((key_copy == copy) & (copy > 0)) | (copy == _PADDING)

@@ -1,7 +1,7 @@
-"""The deterministic decoder's way to a given continuation: when it fills each mask, and how likely the true token is.
+"""Trajectories of the deterministic decoder to a given continuation: the order of masks, and the tokens' probabilities.
 
-The unmasking rule looks at a canvas and names the masks to fill next. Filled with the continuation's own tokens, step
-by step, these lead to each continuation along one trajectory. So the log-probabilities along it sum to the exact
+The unmasking rule chooses the masks of a canvas that are filled next. They are filled with the continuation's own
+tokens, so exactly one trajectory leads to each continuation. The log-probabilities along it sum to the exact
 log p(continuation | context) of the decoder that draws its tokens at temperature 1: DUEL (arXiv 2603.01367). The rule
 never sees a token that is still masked.
 """
@@ -14,20 +14,20 @@ from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 
 @dataclass
 class Trajectory:
-    """How far the decoder has come with one request, or with a block of it where attention is block-causal.
+    """The decoder's progress on one request, or under block-causal attention on one of its blocks.
 
-    index: that of the request, in the caller's order.
+    index: the number of the request, in the caller's order.
     request: context and continuation, without the parts outside the block.
-    answer_length: tokens after the context that the block holds.
+    answer_length: tokens of the block after the context.
     masked: continuation positions that are still masks, ascending.
-    order: the others, in the order in which they were filled; within a step the rule's first choice comes first.
-    log_probs: in that order, nats, of the true token among all tokens but the mask.
+    order: the other positions in the order in which they were filled; within a step the rule's first choice is first.
+    log_probs: in that order, the log-probabilities in nats of the true tokens among all tokens but the mask.
     is_greedy: whether every true token was the likeliest one when it was filled in.
-    first_alone: whether the leftmost mask is filled before all others, whatever the rule says: a shifted model's
+    first_alone: whether the leftmost mask is filled before all others under any rule, because a shifted model's
         finished blocks predict it (Fast-dLLM v2).
-    block, start: the number of the block and the position of its first token. offset: the place of the block's first
-        continuation token in the whole continuation. left: the token before the block and that token's block, None at
-        the start of a text.
+    block, start: the number of the block, and the position of its first token.
+    offset: the position of the block's first continuation token in the whole continuation.
+    left: the token before the block, and that token's block; None at the start of a text.
     """
 
     index: int
@@ -46,9 +46,10 @@ class Trajectory:
     def fill(
         self, tokens: Sequence[int], priority: Sequence[float], sure: Sequence[bool], truth: Sequence[float], least: int
     ) -> None:
-        """One denoising step: fills the `least` masks of highest priority, and all `sure` ones.
+        """One denoising step: fills the `least` masks of highest priority, and all that are `sure`.
 
-        All sequences have a value for each mask in turn; `tokens` are the proposals, `truth` log p(true token).
+        All sequences have a value for each mask, from the left; `tokens` are the proposals, `truth` are log p of the
+        true tokens in nats.
         """
         order = sorted(range(len(self.masked)), key=lambda n: -priority[n])  # the leftmost first among equals
         if self.first_alone and not self.order:

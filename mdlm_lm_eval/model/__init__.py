@@ -1,1 +1,1 @@
-"""Everything that works with any model: logits at chosen positions, keys and values, attention, text as tokens."""
+"""Code for models of any family: logits at chosen positions, keys and values, attention, text as tokens."""

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttentionPattern:
-    """`full` attention, or `block_causal`: a position sees its own block and those before it.
+    """Full attention, or block-causal attention: a position sees its own block and those before it.
 
     block_length: tokens of a block; None for full attention.
-    blocks_from: the place that blocks are counted from: the first token of a row (LLaDA2.x, SDAR, Fast-dLLM v2), or the
-        end of its prompt, so that the prompt's first block is the short one (A2D).
-    whole_prompt: whether the prompt is one block, where blocks are counted from its end.
-    causal_context: whether the prompt and finished blocks are attended causally, and only the block that is denoised
-        sees itself whole (Nemotron-Labs-Diffusion). Keys and values of a block change when it is finished, and a
-        finished block predicts the next token.
+    blocks_from: the position at which the first block begins: the first token of a row (LLaDA2.x, SDAR, Fast-dLLM v2);
+        or the end of its prompt, so that the prompt's first block is the short one (A2D).
+    whole_prompt: whether the prompt is one block, if blocks are counted from its end.
+    causal_context: whether the prompt and finished blocks are attended causally, so that only the block that is
+        denoised sees its later tokens (Nemotron-Labs-Diffusion). Keys and values of a block change when it is finished,
+        and a finished block predicts the next token.
     whole_blocks: whether canvases end with a whole block, as the tokens of a block share experts (LLaDA2.2).
     """
 
@@ -30,14 +30,14 @@ class AttentionPattern:
 
     @cached_property
     def is_block_causal(self) -> bool:
-        """Whether finished blocks never see what comes after them, so that their keys and values stay exact."""
+        """Whether finished blocks never see later tokens, so that their keys and values stay exact."""
         return self.block_length is not None
 
     @cached_property
     def shared_step(self) -> int | None:
-        """Prefixes that rows share end a multiple of so many tokens before a block; None where they share none.
+        """The step, in tokens, in which the lengths of shared prefixes vary; None if rows cannot share prefixes.
 
-        Keys and values of what is shared may not depend on what follows, which is different in every row.
+        Keys and values of a shared prefix must not depend on later tokens, which differ between rows.
         """
         if self.causal_context and self.is_block_causal:
             return 1
@@ -51,10 +51,10 @@ class AttentionPattern:
         return start
 
     def order_of(self, positions: "Tensor", prompt_lengths: "Tensor") -> "Tensor":
-        """Order [B, T] of `positions` [B, T], with `prompt_lengths` [B, 1]: each sees those of the same or a lower one.
+        """The order [B, T] of `positions` [B, T], with `prompt_lengths` [B, 1].
 
-        With a causal context a canvas ends with the block that is denoised; a canvas that is all prompt is attended
-        causally throughout.
+        A position sees those of the same or a lower order. With a causal context, a canvas ends with the block that is
+        denoised; a canvas that is all prompt is attended causally throughout.
         """
         if not self.causal_context or self.block_length is None:
             return self.block_of(positions, prompt_lengths)
@@ -63,7 +63,7 @@ class AttentionPattern:
         return positions.masked_fill(is_last, positions.shape[1])
 
     def block_of(self, position: Any, prompt_length: Any = 0) -> Any:
-        """Number of the block that a position is in, in a row with so many prompt tokens; integers or tensors."""
+        """The number of the block that a position is in, of a row with `prompt_length` tokens; integers or tensors."""
         if self.block_length is None:
             return position * 0
         if self.whole_prompt:
@@ -77,10 +77,10 @@ FULL_ATTENTION = AttentionPattern()
 
 
 def block_causal_mask(block_ids: "Tensor") -> "Tensor":
-    """Which keys a query sees, [B, 1, T, T] bool (True = sees), from each position's block number, [B, T], padding -1.
+    """Which keys a query sees, [B, 1, T, T] bool, from each position's block number [B, T], -1 for padding.
 
-    A position sees the positions of its own block and of those before it. Padding sees itself alone, so that no row is
-    empty, and no other position sees it.
+    A position sees its own block and those before it. Padding sees itself alone, so that no row of the mask is empty,
+    and no other position sees it.
     """
     queries, keys = block_ids[:, None, :, None], block_ids[:, None, None, :]
     itself = block_ids.new_ones(block_ids.shape[1]).diag().bool()

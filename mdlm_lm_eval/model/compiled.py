@@ -1,4 +1,4 @@
-"""Passes as CUDA graphs, on a GPU; and with `compile=true` a model's layers compiled."""
+"""CUDA graphs of a GPU's passes; and with `compile=true`, compiled layers."""
 
 import functools
 from collections import Counter
@@ -16,22 +16,22 @@ from mdlm_lm_eval.options import OptionError
 
 # The argument of models and layers that takes a cache: transformers 5.24 renamed it.
 CACHE = "cache" if Version(transformers_version) >= Version("5.24") else "past_key_values"
-# Passes of a shape that come before its graph: the first ones load kernels and choose among them, which no graph may.
+# The passes of a shape before its graph is captured: the first ones load and choose kernels, which a capture may not.
 PASSES_BEFORE = 2
-# Passes of more tokens do not wait for launches; their results, and more graphs, would take up much memory.
+# Larger passes do not wait for kernel launches, and graphs of them, or more graphs, would take up much memory.
 MOST_TOKENS, _MOST_CAPTURED = 8192, 32
-# Graphs of a layer: with and without a cache, a mask, several rows. With more than that, something is wrong.
+# Compiled versions of a layer: with and without a cache, a mask, several rows. More would be a sign of an error.
 _MOST_COMPILED = 64
 
 
 class NotCapturableError(Exception):
-    """No CUDA graph can be made of a model's passes; says why."""
+    """No CUDA graph can be captured of a model's passes; the message says why."""
 
 
 def can_capture(model: nn.Module) -> bool:
-    """Whether its passes may become CUDA graphs: it is on one GPU, and its code is transformers'.
+    """Whether a model's passes may become CUDA graphs: it is on one GPU, and its code is transformers' own.
 
-    Code that comes with a checkpoint may replace tensors that a graph would go on to read.
+    Code that comes with a checkpoint may replace tensors that a graph would continue to read.
     """
     is_remote = model.config.to_dict().get("diffusion_family") == "remote"  # type: ignore[union-attr, operator]
     return _is_on_one_device(model) and next(model.parameters()).is_cuda and not is_remote
@@ -45,9 +45,9 @@ def _is_on_one_device(model: nn.Module) -> bool:
 def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
     """Compiles the repeated layers in place, once for all of them and for every batch size and canvas length.
 
-    Layers share their code, so compiling all of them takes as long as one. Each layer gets its own part of the cache:
-    a layer index would force recompilation. Raises OptionError for a model whose layers are not transformers' own or
-    that is spread over devices; compiled layers raise it where they do not compile, and never run uncompiled instead.
+    Layers share their code, so compiling all of them takes as long as one. Each layer is given its own part of the
+    cache, as a layer index would force recompilation. Raises OptionError for a model whose layers are not transformers'
+    own, or that is spread over devices. Layers raise it in their first pass if they cannot be compiled.
     """
     name, layers = type(model).__name__, [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers:
@@ -59,7 +59,7 @@ def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
         if isinstance(layer.forward, functools.partial):
             continue  # another denoiser of this model compiled it
         number = next((module.layer_idx for module in layer.modules() if hasattr(module, "layer_idx")), 0)
-        # `fullgraph` raises where the pass would otherwise go on without the compiler.
+        # `fullgraph` raises an error if a part of the layer cannot be compiled.
         compiled = torch.compile(layer.forward, dynamic=True, fullgraph=True, backend=backend)
         layer.forward = functools.partial(_run_layer, layer.forward, compiled, number, name)
 
@@ -79,10 +79,10 @@ def _run_layer(
 
 
 class Graphs:
-    """Passes over one model, and over one cache if any, as CUDA graphs: one for every shape that comes again.
+    """CUDA graphs of the passes over one model, with one cache or none: a graph for every shape that comes again.
 
-    A graph reads the tensors that it was captured with: a pass copies its inputs there, and its result is always in the
-    same place.
+    A graph reads the tensors that it was captured with: a pass copies its inputs there, and finds its result in the
+    same tensor each time.
     """
 
     def __init__(self) -> None:
@@ -96,11 +96,12 @@ class Graphs:
         inputs: Mapping[str, Tensor | None],
         of_model: "Graphs | None" = None,
     ) -> Tensor:
-        """`forward(**inputs)`, which the next pass overwrites. `key` stands for all else that `forward` depends on.
+        """Returns `forward(**inputs)`, which the next pass overwrites.
 
-        With a cache, `of_model` are the model's graphs without one, which count how often a shape came with any cache:
-        one that is warm is captured when it comes to this cache for the second time. Raises NotCapturableError where no
-        graph can be made, as of a pass that waits for the device.
+        `key` stands for everything else that `forward` depends on. With a cache, `of_model` are the model's graphs
+        without one, which count how often a shape came with any cache: then a shape is captured when it comes with this
+        cache for the second time. Raises NotCapturableError if a pass cannot be captured, for example because it waits
+        for the device.
         """
         tensors = {name: tensor for name, tensor in inputs.items() if tensor is not None}
         key = key, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
@@ -124,16 +125,16 @@ class Graphs:
 
     @staticmethod
     def fill(fixed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-        """Copies a pass's inputs to where its graph reads them."""
+        """Copies a pass's inputs into the tensors that its graph reads."""
         for name, tensor in tensors.items():
             fixed[name].copy_(tensor)
 
 
 def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-    """A CUDA graph of `run`: the function that replays it, and the tensor that then holds its result."""
+    """Captures `run` as a CUDA graph; returns the function that replays it, and the tensor with its result."""
     graph, pool = torch.cuda.CUDAGraph(), _keeper(torch.cuda.current_device()).pool()
     try:
-        # Other threads, such as those that watch NCCL, may go on meanwhile.
+        # Other threads, such as those that watch NCCL, may use the device meanwhile.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = run()
     except torch.OutOfMemoryError:
@@ -145,7 +146,7 @@ def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
 
 @functools.cache
 def _keeper(device: int) -> Any:
-    """A graph that keeps the memory alive which all others share, as they run one after the other."""
+    """A graph that keeps the memory pool alive. All graphs share the pool, as they run one after the other."""
     keeper = torch.cuda.CUDAGraph()
     with torch.cuda.graph(keeper, capture_error_mode="thread_local"):
         torch.zeros(1, device=f"cuda:{device}")

@@ -1,4 +1,4 @@
-"""A masked diffusion model's predictions: logits at chosen positions of a canvas, and nowhere else."""
+"""A masked diffusion model's predictions: logits at chosen positions of a canvas."""
 
 import inspect
 import logging
@@ -19,11 +19,11 @@ from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import OptionError, must_be
 
 logger = logging.getLogger(__name__)
-ROWS = 8  # of a pass in fixed shapes
+ROWS = 8  # rows of a pass in fixed shapes
 
 
 class NonFiniteLogitsError(ArithmeticError):
-    """A model's logits are NaN or infinite; `index` is that of the row or request, in the order of the caller."""
+    """A model's logits are NaN or infinite; `index` is the number of the row or request, in the caller's order."""
 
     def __init__(self, index: int) -> None:
         super().__init__(
@@ -37,15 +37,15 @@ class Denoiser:
     """A model, and the facts that are needed to denoise with it.
 
     model: a transformers model, or a PEFT model around one.
-    shift: whether its output at position i predicts the token at i + 1, as Dream's does.
+    shift: whether its output at position i predicts the token at i + 1, like Dream's.
     attention: which positions see each other.
-    edits: whether it was trained to correct tokens that it wrote, as LLaDA2.1 was.
-    read, generate: those of `Family`, for a model without a mask token and one with a method of its own.
-    compiled: whether its layers are compiled, and an error is raised where they or a GPU's graphs cannot be made.
-    cuda_graphs: whether passes that come again run as CUDA graphs, on a GPU and where the model can be captured.
+    edits: whether it was trained to correct tokens that it wrote, like LLaDA2.1.
+    read, generate: as in `Family`, for a model without a mask token, and one with a method of its own.
+    compiled: whether its layers are compiled. If they, or a GPU's graphs, cannot be made, an error is raised.
+    cuda_graphs: whether passes that come again run as CUDA graphs, on a GPU and if the model can be captured.
 
-    `forward_passes` counts the model's calls (NFE), `canvas_count` and `token_count` the canvases and positions that
-    these ran, guidance's and padding included.
+    `forward_passes` counts the model's calls (NFE), `canvas_count` and `token_count` the canvases and positions of
+    these calls, including guidance and padding.
     Raises OptionError for a model that cannot be compiled.
     """
 
@@ -73,16 +73,16 @@ class Denoiser:
         self._broadcast_mask = _may_broadcast_mask(model.config)
         use_grouped_attention(model.config)
         if self.device.type == "cuda":
-            # cuDNN plans for every new shape, which takes tens of milliseconds; other kernels do not.
+            # cuDNN plans each new shape for tens of milliseconds, which other kernels do not.
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.compiled = compiled
         if compiled:
             compile_layers(model)
-        # Graphs of passes without a cache, by the model with its adapter; those with a cache belong to it.
+        # Graphs of passes without a cache, by the model with its adapter. Passes with a cache have theirs in the cache.
         self.graphs: WeakKeyDictionary[nn.Module, Graphs] | None = None
         if cuda_graphs and can_capture(model):
             self.graphs = WeakKeyDictionary()
-        # No pass continues another: a cache would hold every layer's keys and values for nothing.
+        # Without this argument, every pass would keep all keys and values, which nothing reads.
         self.without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class Denoiser:
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go. Weights that are offloaded have no device."""
+        """The device of the inputs: that of the first weight that is not offloaded."""
         devices = (parameter.device for parameter in self.model.parameters() if not parameter.is_meta)
         return next(devices, torch.device("cpu"))
 
@@ -106,12 +106,12 @@ class Denoiser:
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the output projection."""
+        """The number of rows of the output projection."""
         return self.model.get_output_embeddings().weight.shape[0]
 
     @property
     def max_length(self) -> int:
-        """Tokens of context, as the model's config says."""
+        """The context length in tokens, from the model's config."""
         return self.model.config.max_position_embeddings
 
     def logits(
@@ -128,19 +128,20 @@ class Denoiser:
     ) -> Tensor:
         """Logits [N, V] of the tokens at `positions` [N], indices into the flattened canvases, in their order.
 
-        `input_ids` and `attention_mask` are [B, T]; padding may be on either side (`is_aligned`: on the right), and
-        without a mask there is none. Only those N rows reach the output projection. `prompt_lengths` [B], in tokens,
-        are needed where blocks are counted from the prompt's end.
+        `input_ids` and `attention_mask` are [B, T]. Padding may be on either side, with `is_aligned` on the right;
+        without a mask there is none. Only the N chosen states reach the output projection. `prompt_lengths` [B], in
+        tokens, are needed if blocks are counted from the prompt's end.
 
-        With `cfg_scale` s > 0: u + (s + 1)(c - u), u from the same canvas with the prompt (`prompt_mask`, [B, T] bool)
-        masked (LLaDA, appendix on classifier-free guidance). Without `gradient` nothing is kept for a backward pass.
-        Raises ValueError where blocks from the prompt's end lack `prompt_lengths`.
+        With `cfg_scale` s > 0, logits are u + (s + 1)(c - u), where c are the canvas's logits and u those of the same
+        canvas with its prompt (`prompt_mask`, [B, T] bool) masked (LLaDA, appendix on classifier-free guidance).
+        Without `gradient`, nothing is kept for a backward pass. Raises ValueError if needed `prompt_lengths` are
+        missing.
         """
         length = input_ids.shape[1]
         inputs: dict[str, Any] = dict(self.without_cache)
         if not self.attention.is_block_causal:
             if attention_mask is not None and not is_aligned:
-                # Padding goes to the right: positions count from each row's first token in every family's own way.
+                # Padding is moved to the right, so that all families count positions from each row's first token.
                 to_right = attention_mask.argsort(dim=1, descending=True, stable=True)  # [B, T]
                 input_ids, attention_mask = input_ids.gather(1, to_right), attention_mask.gather(1, to_right)
                 prompt_mask = None if prompt_mask is None else prompt_mask.gather(1, to_right)
@@ -149,7 +150,7 @@ class Denoiser:
                 broadcast = self._broadcast_mask
                 attention_mask = attention_mask.bool()[:, None, None] if broadcast else attention_mask.long()
             if self.shift:
-                # The first token of a row has nothing on its left and keeps its own output, as in Dream's sampler.
+                # The first token of a row has no token on its left, and keeps its own output, as in Dream's sampler.
                 positions = positions - (positions % length).clamp(max=1)
         else:
             if prompt_lengths is None:
@@ -181,15 +182,17 @@ class Denoiser:
         cfg_scale: float = 0.0,
         prompt_mask: Tensor | None = None,
     ) -> Tensor:
-        """Logits [N, V] from a pass over a window of each canvas, against the remembered keys and values of the rest.
+        """Logits [N, V] from a pass over a window of each canvas, with the remembered keys and values of the rest.
 
         `input_ids` [B, W] are the tokens at `columns` [B, W] of the canvases, which begin at column 0 without padding.
-        `sees` [B, W, K], or [B, 1, K] where all columns of a window see the same, says which of K columns each of them
-        sees; None means all. `position_ids` [B, W] are given where several columns hold copies of one position. `cache`
-        remembers the window's keys and values, in its rows `cache_rows` [B] or in all of them (2 B under guidance), of
-        `n_views` groups of windows those of the first. The K columns are its first `n_seen`, or the window itself where
-        that is None, as without a cache. `outputs` [N] are indices of the flattened window, None for all of it in
-        order: the model's outputs there, whichever token these predict.
+        `sees` [B, W, K] bool says which of K columns each column of a window sees; it is [B, 1, K] if all see the same,
+        and None if they see all. `outputs` [N] are indices into the flattened window, None for all in order. Logits are
+        the model's outputs there, also if these predict the next token. `position_ids` [B, W] are needed only if
+        several columns hold copies of one position.
+
+        `cache` remembers the window's keys and values, in its rows `cache_rows` [B] or in all of them (2 B under
+        guidance). `n_seen` is K, the columns of the cache that are seen; with None the window sees only itself.
+        `n_views` is the number of groups of windows; the cache remembers the first group.
         """
         mask = None if sees is None else self._as_attention_takes_it(sees[:, None])
         position_ids = columns if position_ids is None else position_ids
@@ -202,11 +205,11 @@ class Denoiser:
 
     @contextmanager
     def in_fixed_shapes(self, wanted: bool) -> Iterator[None]:
-        """With `wanted`, passes run `ROWS` rows after the other, the last ones filled up with copies, and the output
-        layer `POSITIONS` states: no kernel's choice depends on how many there are.
+        """With `wanted`, each call of the model has `ROWS` rows, and each call of the output layer `POSITIONS` states.
 
-        Columns and keys are the caller's to fix. Raises OptionError for a model that changes its logits afterwards, and
-        for mixtures of experts, whose kernels see how many tokens all rows send to each expert.
+        The last call is filled up with copies. So no kernel's choice depends on the number of rows; the caller must fix
+        the number of columns and keys. Raises OptionError for a model that changes the logits of its output layer, and
+        for mixtures of experts, whose kernels depend on how many tokens all rows send to each expert.
         """
         settings = self.model.config.to_dict()
         if wanted and settings.get("num_experts_per_tok"):
@@ -219,8 +222,8 @@ class Denoiser:
         finally:
             self._has_fixed_shapes = False
 
-    def _in_fixed_shapes(self, head: nn.Module, outputs: Tensor | None, inputs: dict[str, Any]) -> Tensor:
-        """`_forward`'s logits, as `in_fixed_shapes` says."""
+    def _in_fixed_shapes(self, head: nn.Module, chosen: Tensor | slice, inputs: dict[str, Any]) -> Tensor:
+        """The logits of `_forward`, computed in fixed shapes."""
         ids, states = inputs["input_ids"], []
         cache: CanvasCache | None = inputs.get(CACHE)
         now = None if cache is None else replace(cache.now)
@@ -230,29 +233,28 @@ class Denoiser:
             part = {name: each[rows] if isinstance(each, Tensor) else each for name, each in inputs.items()}
             if cache is not None and now is not None:
                 columns = now.columns[rows]
-                columns[real:] = cache.canvas_layers[0].width - 1  # which nobody reads
+                columns[real:] = cache.canvas_layers[0].width - 1  # which nothing reads
                 cache.move_to(columns, now.n_seen, rows if now.rows is None else now.rows[rows])
             found = self._from_graph(head, part)
             found = self._states(head, part) if found is None else found.clone()
             states.append(found[: real * ids.shape[1]])
-        of_outputs = torch.cat(states) if outputs is None else torch.cat(states)[outputs]
-        short = -len(of_outputs) % POSITIONS
-        filled = nn.functional.pad(of_outputs, (0, 0, 0, short))
-        return torch.cat([head(part) for part in filled.split(POSITIONS)] or [head(filled)])[: len(of_outputs)]
+        of_outputs = torch.cat(states)[chosen]
+        filled = nn.functional.pad(of_outputs, (0, 0, 0, -len(of_outputs) % POSITIONS))
+        return torch.cat([head(part) for part in filled.split(POSITIONS)])[: len(of_outputs)]
 
     def _as_attention_takes_it(self, sees: Tensor) -> Tensor:
-        """A mask [B, 1, queries, keys] that attention adds to its scores; transformers keeps it as it is.
+        """A mask [B, 1, queries, keys] that attention adds to its scores; transformers passes it on unchanged.
 
-        A boolean one would be converted to this in every layer on a GPU, and be silently wrong in eager attention.
+        A boolean mask would be converted in every layer on a GPU, and be silently wrong in eager attention.
         """
         return torch.where(sees, 0.0, -torch.inf).to(self.dtype)
 
     def _forward(
         self, outputs: Tensor | None, inputs: dict[str, Any], *, cfg_scale: float = 0.0, prompt_mask: Tensor | None
     ) -> Tensor:
-        """The model's logits [N, V] at `outputs` [N], indices into its flattened outputs; None for all of these.
+        """The model's logits [N, V] at `outputs` [N], indices into its flattened outputs, or at all if that is None.
 
-        With `cfg_scale` every canvas runs twice, with and without its prompt (`prompt_mask`).
+        With `cfg_scale`, every canvas runs twice, with and without its prompt (`prompt_mask`).
         """
         if cfg_scale > 0.0:
             assert prompt_mask is not None
@@ -270,16 +272,14 @@ class Denoiser:
         self.canvas_count += len(inputs["input_ids"])
         self.token_count += inputs["input_ids"].numel()
         head = self.model.get_output_embeddings()
-        hidden = None if self._has_fixed_shapes else self._from_graph(head, inputs)
+        chosen = slice(None) if outputs is None else outputs
         if self._has_fixed_shapes:
-            logits = self._in_fixed_shapes(head, outputs, inputs)
-        elif hidden is not None:
-            logits = head(hidden if outputs is None else hidden[outputs])
-        elif outputs is None:
-            logits = self.model(**inputs).logits.flatten(0, 1)
-        elif head is None or isinstance(head, nn.Embedding):
-            # Remote code may project with its input embeddings, so that no module is there to be given fewer rows.
-            logits = self.model(**inputs).logits.flatten(0, 1)[outputs]
+            logits = self._in_fixed_shapes(head, chosen, inputs)
+        elif (hidden := self._from_graph(head, inputs)) is not None:
+            logits = head(hidden[chosen])
+        elif outputs is None or head is None or isinstance(head, nn.Embedding):
+            # Remote code may project with its input embeddings; then no output layer can be given fewer states.
+            logits = self.model(**inputs).logits.flatten(0, 1)[chosen]
         else:
             hook = head.register_forward_pre_hook(keep_outputs)
             try:
@@ -292,27 +292,13 @@ class Denoiser:
         return logits
 
     def _from_graph(self, head: nn.Module, inputs: dict[str, Any]) -> Tensor | None:
-        """The states before the output layer, as `_before_head`; None where passes are not captured.
+        """The states [B * T, H] before the output layer, which the next pass overwrites; None if graphs are not used.
 
-        A model whose passes cannot be captured goes on without graphs. Raises OptionError instead where it is compiled.
+        A model whose passes cannot be captured continues without graphs, but raises OptionError if it is compiled.
         """
-        # Autocast keeps narrower copies of weights, which no graph may own.
+        # Autocast keeps narrower copies of weights, which a graph must not own.
         if self.graphs is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
             return None
-        try:
-            return self._before_head(head, inputs)
-        except NotCapturableError as error:
-            if self.compiled:
-                raise OptionError(f"compile must be false with {type(self.model).__name__}: {error}") from error
-            logger.info("%s runs without CUDA graphs: %s", type(self.model).__name__, error)
-            self.graphs = None
-            return None
-
-    def _before_head(self, head: nn.Module, inputs: dict[str, Any]) -> Tensor:
-        """The states that a pass gives to the output layer, [B * T, H], from a graph where there is one.
-
-        The next pass overwrites them. Raises NotCapturableError.
-        """
         cache: CanvasCache | None = inputs.get(CACHE)
         now = None if cache is None else cache.now
         tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "position_ids")}
@@ -325,12 +311,18 @@ class Denoiser:
                 cache.move_to(columns, n_seen, rows, n_views)
             return self._states(head, inputs | of_model)
 
-        assert self.graphs is not None
         of_model = self.graphs.setdefault(self.model, Graphs())
-        with torch.cuda.device_of(inputs["input_ids"]):
-            if cache is None:
-                return of_model.run(forward, n_seen, tensors)
-            return cache.graphs.run(forward, (n_seen, n_views), tensors, of_model)
+        try:
+            with torch.cuda.device_of(inputs["input_ids"]):
+                if cache is None:
+                    return of_model.run(forward, n_seen, tensors)
+                return cache.graphs.run(forward, (n_seen, n_views), tensors, of_model)
+        except NotCapturableError as error:
+            if self.compiled:
+                raise OptionError(f"compile must be false with {type(self.model).__name__}: {error}") from error
+            logger.info("%s runs without CUDA graphs: %s", type(self.model).__name__, error)
+            self.graphs = None
+            return None
 
     def _states(self, head: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """The states [B * T, H] that a pass gives to the output layer. Raises NotCapturableError."""
@@ -358,10 +350,10 @@ def _takes(model: nn.Module, argument: str) -> bool:
 
 
 def _may_broadcast_mask(config: Any) -> bool:
-    """Whether the model takes a mask of shape [B, 1, 1, T] as it is.
+    """Whether the model accepts a mask of shape [B, 1, 1, T].
 
     For a mask of shape [B, T], transformers checks in every forward pass whether it masks anything, which waits for the
-    device. Models with local attention and remote code make masks of their own from it.
+    device. Models with local attention, and remote code, make masks of their own from such a mask.
     """
     settings = config.to_dict()
     return (

@@ -1,4 +1,4 @@
-"""The devices that a model runs on: choice, shapes, copies, memory and time."""
+"""The devices that a model runs on: their choice, shapes, copies, memory and time."""
 
 import functools
 import os
@@ -18,16 +18,16 @@ def best_device() -> str:
 
 
 def usable_device(device: str | None) -> str:
-    """`device`, or the best one where none is named; lm-eval names cuda:0 whether there is a GPU or not."""
+    """`device`, or the best one if it is None or a GPU that is not there, as lm-eval always names cuda:0."""
     if device is None or (device == "cuda:0" and not torch.cuda.is_available()):
         return best_device()
     return device
 
 
 def share_cpu_among_processes() -> None:
-    """Lets several processes (`torchrun`) find each other on a machine without an accelerator.
+    """Makes several processes (`torchrun`) share the work on a machine without an accelerator.
 
-    Without ACCELERATE_USE_CPU accelerate sees no distributed run there, and every process would do all the work.
+    Without ACCELERATE_USE_CPU, accelerate finds no distributed run there, and every process would do all the work.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and best_device() == "cpu":
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
@@ -54,7 +54,7 @@ def iota(n: int, device: torch.device) -> Tensor:
 
 
 def bucket(n: int, device: torch.device, *, least: int = 1) -> int:
-    """`n`, on a GPU rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on, so that graphs meet few shapes."""
+    """`n`; on a GPU rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on, so that graphs meet few shapes."""
     if device.type != "cuda":
         return n
     power = 1 << (n - 1).bit_length()
@@ -62,12 +62,12 @@ def bucket(n: int, device: torch.device, *, least: int = 1) -> int:
 
 
 def positions_of(n: int, device: torch.device) -> int:
-    """`n`, on a GPU rounded up to a multiple of POSITIONS."""
+    """`n`; on a GPU rounded up to a multiple of POSITIONS."""
     return up_to_positions(n) if device.type == "cuda" else n
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device; to a GPU from pinned memory, so that nothing waits for the copy."""
+    """Copies a tensor from the host to a device; to a GPU from pinned memory, so that nothing waits for the copy."""
     if device.type != "cuda":
         return values.to(device)
     pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -75,7 +75,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory of a GPU that tensors can still take; None where there is no GPU."""
+    """The bytes of a GPU's memory that tensors can still take; None for other devices."""
     if device.type != "cuda":
         return None
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -83,14 +83,14 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 class Meter:
-    """Wall time, and the most memory in use at once: allocated on all GPUs, or of the process where there is none."""
+    """Measures wall time and peak memory: the memory allocated on all GPUs, or without a GPU that of the process."""
 
     def __init__(self, device: torch.device) -> None:
         self._gpus = range(torch.cuda.device_count()) if device.type == "cuda" else range(0)
         self.read()
 
     def read(self) -> tuple[float, int]:
-        """Seconds and bytes since the last reading; the memory of a process is its highest since the process began."""
+        """Seconds, and the peak memory in bytes, since the last reading; a process's peak is since its start."""
         now, peak = time.perf_counter(), sum(map(torch.cuda.max_memory_allocated, self._gpus))
         for gpu in self._gpus:
             torch.cuda.reset_peak_memory_stats(gpu)
@@ -100,5 +100,5 @@ class Meter:
 
 
 def device_name(device: torch.device) -> str:
-    """The name of the hardware, as its driver or the platform gives it."""
+    """The name of the hardware, from its driver or the platform."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()

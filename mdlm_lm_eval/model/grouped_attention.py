@@ -1,4 +1,4 @@
-"""Attention of grouped queries that copies no keys and values."""
+"""Attention of grouped queries without copies of keys and values."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ NAME = "sdpa_grouped"
 def grouped_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> tuple[Tensor, None]:
-    """transformers' `sdpa` for queries [B, H, Q, D] on fewer heads of keys and values, which it expands under a mask.
+    """Attention of queries [B, H, Q, D] to fewer heads of keys and values, which transformers' `sdpa` would copy.
 
-    The queries of a group follow each other as if they belonged to one head: any kernel gives the same numbers, and no
-    key is copied. Where queries of a row see different keys, the mask is repeated instead, if that is less to copy.
-    Elsewhere this is transformers' own function.
+    The queries of a group are put into one head, one after the other: any kernel gives the same numbers, and no key is
+    copied. If the queries of a row see different keys, the mask is repeated instead, provided that this copies less.
+    In all other cases, transformers' own function is called.
     """
     (batch, heads, n_queries, size), groups = query.shape, key.shape[1]
     is_causal = arguments.get("is_causal")
@@ -47,7 +47,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 def use_grouped_attention(config: PreTrainedConfig) -> None:
     """Makes a transformers model with `sdpa` and fewer heads of keys than of queries use `grouped_attention`.
 
-    Layers of one model may have different numbers of heads (DiffusionGemma), so each layer is asked for its own.
+    Layers of one model may have different numbers of heads (DiffusionGemma), so each layer's number is read.
     """
     text = config.get_text_config()
     heads = getattr(text, "num_attention_heads", None)

@@ -12,10 +12,10 @@ from mdlm_lm_eval.model.compiled import Graphs
 
 @dataclass
 class NextPass:
-    """The next pass: it runs `columns` [B, W] of `rows` [B], None for all, and sees the first `n_seen` columns.
+    """The next pass: it runs `columns` [B, W] of `rows` [B] (None for all), and sees the first `n_seen` columns.
 
-    n_seen: None where it sees only the columns that it runs. n_views: it runs each row so often, in n_views groups of
-    all rows, and remembers what the first group computes.
+    n_seen: None if it sees only the columns that it runs.
+    n_views: groups of all rows that the pass runs; keys and values of the first group are remembered.
     """
 
     columns: Tensor
@@ -27,9 +27,9 @@ class NextPass:
 class CanvasLayer(CacheLayerMixin):
     """One layer's keys and values [B, H, T, D] of every column of a batch of canvases.
 
-    transformers' DynamicLayer only appends: a block that runs again and again would have to be cut off after each pass,
-    at one length for all rows, and every pass would copy everything. Here a pass overwrites the columns that it runs:
-    rows may be at different columns, and nothing else is copied.
+    transformers' DynamicLayer only appends. A block that runs again and again would have to be cut off after each pass,
+    at one length for all rows, and every pass would copy the whole cache. Here a pass overwrites the columns that it
+    runs: rows may be at different columns, and nothing else is copied.
     """
 
     def __init__(self, width: int, n_rows: int | None, now: NextPass) -> None:
@@ -37,7 +37,7 @@ class CanvasLayer(CacheLayerMixin):
         self.n_rows, self.width, self.now = n_rows, width, now
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Zeros: columns that never ran are masked, and masked numbers must be finite."""
+        """Fills the cache with zeros: columns that have not run yet are masked, and masked numbers must be finite."""
         batch, heads, _, size = key_states.shape
         self.n_rows = self.n_rows or batch
         self.keys = key_states.new_zeros(self.n_rows, heads, self.width, size)
@@ -45,7 +45,7 @@ class CanvasLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Writes the window's keys and values [B, H, W, D], and returns those that it sees."""
+        """Writes the window's keys and values [B, H, W, D], and returns all that the window sees."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         device, n_seen = self.keys.device, self.now.n_seen
@@ -65,7 +65,7 @@ class CanvasLayer(CacheLayerMixin):
         return self.keys[run, :, :n_seen], self.values[run, :, :n_seen]
 
     def _seen_by_views(self, remembered: Tensor, new: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """A copy of what is remembered of `rows` for each view, [B, H, T, D], with its own window in it."""
+        """A copy [B, H, T, D] of the remembered rows for each view, with its own window in it."""
         seen = remembered[rows]
         seen[torch.arange(len(rows), device=rows.device)[:, None], :, columns] = new.transpose(1, 2)
         return seen
@@ -78,22 +78,22 @@ class CanvasLayer(CacheLayerMixin):
         self.n_rows = len(rows)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Never used, as every pass brings its mask."""
+        """Not used, as every pass has a mask."""
         return self.now.n_seen or 0, 0
 
     def get_seq_length(self) -> int:
-        """Never used, as every pass brings its positions."""
+        """Not used, as every pass has positions."""
         return 0
 
     def get_max_length(self) -> int:
-        """Columns that it has room for."""
+        """The number of columns that it has room for."""
         return self.width
 
 
 class CanvasCache(Cache):
     """Keys and values of canvases of at most `width` columns, for each of a model's layers.
 
-    It holds `n_rows` canvases, by default as many as the first pass runs. `graphs` are of passes over its tensors.
+    It holds `n_rows` canvases, by default as many as the first pass runs. `graphs` are CUDA graphs of passes with it.
     """
 
     def __init__(self, n_layers: int, width: int, n_rows: int | None = None) -> None:
@@ -103,11 +103,7 @@ class CanvasCache(Cache):
         super().__init__(layers=list(self.canvas_layers))
 
     def move_to(self, columns: Tensor, n_seen: int | None, rows: Tensor | None = None, n_views: int = 1) -> None:
-        """The next pass runs these columns [B, W] of `rows` [B] (None for all), and sees the first `n_seen` columns.
-
-        Where `n_seen` is None, it sees the columns that it runs and nothing that is remembered. `n_views` is that of
-        `NextPass`.
-        """
+        """Prepares the next pass; see `NextPass`."""
         self.now.columns, self.now.n_seen, self.now.rows, self.now.n_views = columns, n_seen, rows, n_views
 
     def take(self, rows: Tensor, other: "CanvasCache", others: Tensor) -> None:

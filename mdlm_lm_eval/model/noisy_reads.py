@@ -18,7 +18,7 @@ def draws(
     seed: int,
     batch_size: int,
 ) -> Iterator[Tensor]:
-    """Log-probabilities [k, n_read, V] float32 at the first `n_read` slots, for k draws of noise at a time.
+    """Yields log-probabilities [k, n_read, V] float32 at the first `n_read` slots, for k draws of noise at a time.
 
     The tokens before the first slot are the prompt; the rest is the canvas, whose slots are filled with random tokens
     `noise_num` times. A pass runs at most `batch_size` draws.

@@ -1,4 +1,4 @@
-"""Prefixes that several rows begin with: each is run once, and copied into the cache of every row.
+"""Shared prefixes: the tokens with which several rows begin are run once, and copied into the cache of every row.
 
 This is exact where keys and values depend on earlier tokens alone: up to the end of a block under block-causal
 attention, and up to any token where the context is causal.
@@ -18,9 +18,9 @@ from mdlm_lm_eval.model.kv_cache import CanvasCache
 if TYPE_CHECKING:
     from mdlm_lm_eval.model.denoiser import Denoiser
 
-# A prefix that saves fewer tokens is not worth a pass of its own.
+# A prefix must save at least this many tokens to be worth a pass of its own.
 LEAST_SAVED = 64
-# Longer prefixes are run in parts of about so many tokens: the attention mask has a row for each of them.
+# Longer prefixes are run in parts of about this many tokens, as the attention mask has a row for each token.
 MOST_RUN = 2048
 
 Place = tuple[tuple[int, int, int], ...]
@@ -28,9 +28,10 @@ Place = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """Tokens that several rows begin with, and the next shorter prefix that is shared, if there is one.
+    """The tokens with which several rows begin.
 
-    place: orders the rows, see `place_of`.
+    parent: the next shorter shared prefix; None if there is none.
+    place: a key that sorts rows, see `place_of`.
     """
 
     token_ids: tuple[int, ...]
@@ -42,7 +43,7 @@ class Prefix:
         return len(self.token_ids)
 
     def path(self) -> list["Prefix"]:
-        """All shared prefixes of it, the shortest first."""
+        """All shared prefixes up to and including this one, the shortest first."""
         found = [self]
         while (parent := found[-1].parent) is not None:
             found.append(parent)
@@ -50,17 +51,18 @@ class Prefix:
 
 
 def place_of(prefix: Prefix | None, length: int) -> Place:
-    """Sorts rows of `length` tokens so that those with a common prefix follow each other; else the longest first."""
+    """A key that sorts rows of `length` tokens: those with a common prefix follow each other, the longest first."""
     return (*(prefix.place if prefix else ()), (0, -length, 0))
 
 
 def shared_prefixes(
     rows: Sequence[tuple[int, ...]], step: int, store: "PrefixStore", *, least: int = LEAST_SAVED
 ) -> list[Prefix | None]:
-    """For each row the longest prefix that it shares; rows are cut to where a prefix may end at the latest.
+    """For each row the longest prefix that it shares with others; None if it shares none.
 
-    Prefixes end whole `step`s before that place. They are the branches of a trie over the rows, but for those that save
-    fewer than `least` tokens: all but one of the rows and branches after a prefix need not run what it adds.
+    Rows must be cut at the last position at which a prefix may end; prefixes end whole `step`s before it. They are the
+    branches of a trie over the rows, without those that save fewer than `least` tokens: a prefix saves its tokens for
+    all rows and branches after it except one.
     """
     found: list[Prefix | None] = [None] * len(rows)
     number = itertools.count()
@@ -93,14 +95,14 @@ def shared_prefixes(
 
 
 def most_held(prefixes: Sequence[Prefix | None]) -> int:
-    """The most tokens whose keys and values are stored at a time."""
+    """The most tokens of shared prefixes whose keys and values are stored at the same time."""
     return max((sum(map(len, prefix.path())) for prefix in set(prefixes) if prefix is not None), default=0)
 
 
 def begin_rows(
     cache: CanvasCache, prefixes: Sequence[Prefix | None], rows: Sequence[int] | None = None, *, n_rows: int
 ) -> None:
-    """Rows of a cache of `n_rows`, by default the first ones, begin with these prefixes."""
+    """Copies prefixes into rows of a cache of `n_rows`, by default into the first ones."""
     rows = range(len(prefixes)) if rows is None else rows
     pairs = zip(prefixes, rows, strict=True)
     for prefix, of_prefix in itertools.groupby(pairs, key=lambda pair: pair[0]):
@@ -109,9 +111,9 @@ def begin_rows(
 
 
 class PrefixStore:
-    """Keys and values of the prefix that was asked for last, and of its own shared prefixes.
+    """Keys and values of the prefix that was needed last, and of the shorter shared prefixes in it.
 
-    is_guided: whether rows also run as unconditional ones, whose prefixes are masks.
+    is_guided: whether rows also run as unconditional rows, whose prefixes are masks.
     """
 
     def __init__(self, denoiser: "Denoiser", attention: AttentionPattern, *, is_guided: bool) -> None:
@@ -120,35 +122,33 @@ class PrefixStore:
         self._n_positions = self._n_passes = self._n_copied = 0
 
     def clear(self) -> None:
-        """Frees the memory."""
+        """Frees the stored keys and values."""
         self._held = {}
 
     def spent(self) -> tuple[int, int, int]:
-        """Positions that it ran through the layers, its passes, and positions that it copied, since the last call."""
+        """The positions that it ran, its passes, and the positions that it copied, since the last call."""
         found = self._n_positions, self._n_passes, self._n_copied
         self._n_positions = self._n_passes = self._n_copied = 0
         return found
 
     def copy(self, prefix: Prefix, cache: CanvasCache, rows: Sequence[int], n_rows: int) -> None:
-        """Copies a prefix into rows of a cache, and into the unconditional ones, which are `n_rows` further down."""
-        stored = self._stored(prefix)
-        self._n_copied += self.n_rows * len(rows) * len(prefix)
-        for n in range(self.n_rows):
-            at = torch.tensor([row + n * n_rows for row in rows])
-            cache.begin(to_device(at, self.denoiser.device), stored, n)
+        """Copies a prefix into rows of a cache, and into their unconditional rows, which are `n_rows` further down.
 
-    def _stored(self, prefix: Prefix) -> CanvasCache:
-        """It is run where it is not held. What is held and not a part of it is dropped."""
+        It is run unless it is stored. Stored prefixes that are no part of it are dropped.
+        """
         path = prefix.path()
-        self._held = {each: cache for each, cache in self._held.items() if each in path}
+        self._held = {each: stored for each, stored in self._held.items() if each in path}
         for each in path:
             if each not in self._held:
                 self._held[each] = self._run(each)
-        return self._held[prefix]
+        self._n_copied += self.n_rows * len(rows) * len(prefix)
+        for n in range(self.n_rows):
+            at = torch.tensor([row + n * n_rows for row in rows])
+            cache.begin(to_device(at, self.denoiser.device), self._held[prefix], n)
 
     @torch.no_grad()
     def _run(self, prefix: Prefix) -> CanvasCache:
-        """Keys and values of a prefix, of which its parent is known."""
+        """The keys and values of a prefix whose parent is stored."""
         denoiser, length, known = self.denoiser, len(prefix), 0
         device, n_canvases = denoiser.device, denoiser.canvas_count
         cache = CanvasCache(denoiser.model.config.num_hidden_layers, length, self.n_rows)
@@ -175,5 +175,5 @@ class PrefixStore:
             )
             self._n_passes += 1
         self._n_positions += self.n_rows * (length - known)
-        denoiser.canvas_count = n_canvases  # it is no canvas
+        denoiser.canvas_count = n_canvases  # a prefix is no canvas
         return cache

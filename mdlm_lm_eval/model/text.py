@@ -9,16 +9,16 @@ from lm_eval.models.utils import postprocess_generated_text
 from transformers import PreTrainedTokenizerBase
 
 SLOT_MARKER = "<|mask|>"
-# A slot of so many masks, or of as many as the tokens of a text: `<|mask:8|>`, `<|mask like return x|>`.
+# A slot of 8 masks, or of as many masks as a text has tokens: `<|mask:8|>`, `<|mask like return x|>`.
 _LONG_SLOT = re.compile(r"<\|mask(?::(\d+)| like (.+?))\|>", re.DOTALL)
-# Stands in decoded text for the first bytes of a character whose other bytes have not come yet.
+# Replaces the bytes of an incomplete character in decoded text.
 _INCOMPLETE_CHARACTER = "\ufffd"
-# How an answer ended; `cut`: nothing ended it before its last token; `unfinished_thinking`: nor did its thinking end.
+# How an answer ended; `cut`: by its length; `unfinished_thinking`: by its length, before its thinking ended.
 ENDINGS = ("ended_by_eos", "ended_by_stop", "cut", "unfinished_thinking")
 
 
 def has_slots(text: str) -> bool:
-    """Whether there are slot markers in a text, which are slots in requests with `infill` alone."""
+    """Whether a text has slot markers, which are slots only in requests with `infill`."""
     return SLOT_MARKER in text or _LONG_SLOT.search(text) is not None
 
 
@@ -32,16 +32,16 @@ def closing_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 def encode_without_masks(
     tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int | None, encode: Callable[[str, bool], list[int]]
 ) -> list[int]:
-    """Token ids of `text` in which the mask token's own string, if there is one, is ordinary text.
+    """Token ids of `text`; the mask token's string is encoded as ordinary text.
 
-    `encode(text, first)` tokenises a piece; `first` says whether it begins the text and may get the tokenizer's own
+    `encode(text, first)` encodes a piece. `first` says whether it begins the text, so that the tokenizer may add its
     special tokens.
     """
     mask_string = None if mask_token_id is None else tokenizer.convert_ids_to_tokens(mask_token_id)
     if mask_string is None or mask_string not in text:
         return encode(text, True)
     harmless = tokenizer.encode(mask_string, add_special_tokens=False, split_special_tokens=True)
-    if mask_token_id in harmless:  # a tokenizer that cannot split its special tokens: spell the string out
+    if mask_token_id in harmless:  # this tokenizer cannot split special tokens, so the string is spelled out
         harmless = [id for character in mask_string for id in tokenizer.encode(character, add_special_tokens=False)]
     first, *rest = text.split(mask_string)
     ids = encode(first, True)
@@ -52,7 +52,7 @@ def encode_without_masks(
 
 
 def prefix_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token before a text that has no context, as in lm-eval; an encoder's is [CLS]."""
+    """The token before a text without a context, as in lm-eval; for encoders [CLS]."""
     named = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id)
     return next(id for id in named if id is not None)
 
@@ -60,7 +60,7 @@ def prefix_id(tokenizer: PreTrainedTokenizerBase) -> int:
 def prompt_ids(
     tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int | None, *, add_special_tokens: bool = True
 ) -> list[int]:
-    """Token ids of a text that goes on, as lm-eval encodes it: without a closing token."""
+    """Token ids of a text that will be continued, as lm-eval encodes it, but without a closing token."""
     is_begun = text.startswith(tokenizer.decode(prefix_id(tokenizer)))
 
     def encode(piece: str, first: bool) -> list[int]:
@@ -74,10 +74,10 @@ def prompt_ids(
 def encode_infill(
     tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int, encode: Callable[[str, bool], list[int]]
 ) -> list[list[int]]:
-    """The text between slot markers, one list of token ids a segment (one more than there are slots).
+    """The segments of a text between its slots, each as a list of token ids; there is one more than there are slots.
 
-    The text is tokenised in one piece wherever the marker can be written as the mask token, so that a slot does not
-    change how its neighbours are split. `encode` is as in `encode_without_masks` but keeps mask tokens.
+    If the marker can be written as the mask token, the text is encoded in one piece, so that a slot does not change how
+    its neighbours are split. `encode` is as in `encode_without_masks`, but keeps mask tokens.
     """
 
     def slots(match: re.Match[str]) -> str:
@@ -102,9 +102,9 @@ def encode_infill(
 
 @dataclass(frozen=True)
 class Ending:
-    """Where a generated text ends: at an end token, then at stop strings, which count after `think_end_token`.
+    """The rules by which a generated text ends: at an end token, then at stop strings after `think_end_token`.
 
-    empties: whether a text whose thinking was cut off is empty.
+    empties: whether the text is empty if its thinking was cut off.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -114,7 +114,7 @@ class Ending:
     empties: bool = False
 
     def of(self, token_ids: list[int]) -> tuple[str, str]:
-        """The text that a completely decoded canvas returns, and which of `ENDINGS` it has."""
+        """Returns the text of a completely decoded canvas, and which of `ENDINGS` it has."""
         ids = list(takewhile(lambda id: id not in self.end_ids, token_ids))
         ending = "ended_by_eos" if len(ids) < len(token_ids) else "cut"
         think_end = self.think_end_token
@@ -130,13 +130,13 @@ class Ending:
             return "", ending
         text = postprocess_generated_text(text, None, think_end if isinstance(think_end, str) else None)
         stopped = postprocess_generated_text(text, list(self.until), None)
-        is_stopped = stopped != text and ending != "unfinished_thinking"  # in which stop strings mean nothing
+        is_stopped = stopped != text and ending != "unfinished_thinking"  # stop strings in thinking do not count
         return stopped, "ended_by_stop" if is_stopped else ending
 
     def is_decided(self, token_ids: list[int]) -> bool:
-        """Whether no token after these, unmasked from the left without a gap, can change the returned text.
+        """Whether the returned text is final, whichever tokens follow these, which are the answer's first ones.
 
-        While a thinking part is dropped, a later end of thinking could still move the text's beginning.
+        With `think_end_token`, a later end of thinking could still move the text's beginning.
         """
         if any(id in self.end_ids for id in token_ids):
             return True
@@ -149,11 +149,11 @@ class Ending:
 def _is_cut(text: str, until: Sequence[str]) -> bool:
     """Whether lm-eval cuts every text that begins with `text` at the same place.
 
-    It cuts at the first occurrence of each stop string in turn, so that an earlier one may cut into, and thereby undo,
-    an occurrence of a later one: with `until=["\n\n", ".\n"]`, a line end may follow `foo.\n`. An occurrence counts
-    only where it ends before any earlier stop string can still begin.
+    lm-eval cuts at the first occurrence of each stop string in turn, so an earlier stop string may cut into an
+    occurrence of a later one: with `until=["\n\n", ".\n"]`, a line end may follow `foo.\n`. So an occurrence counts
+    only if it ends before any earlier stop string can still begin.
     """
-    first_open = len(text)  # no stop string that was looked for can begin before this
+    first_open = len(text)  # the stop strings before the present one cannot begin before this
     for stop in filter(None, until):
         found = text.find(stop)
         if found < 0:

@@ -1,8 +1,8 @@
-"""Decoding that is no step over a fixed canvas: speculation, insertion and deletion, a model's own method.
+"""Row decoders decode whole canvases by themselves: speculation, insertion and deletion, a model's own method.
 
-A row decoder takes canvases and gives completions; the engine knows no name of any. Files of this folder register
-themselves, as samplers do. `PassByPass` is the loop of those whose passes depend on what each row has written. Nothing
-here imports torch before it decodes, so that commands can list the options without it.
+A row decoder takes canvases and returns completions. Files of this folder register themselves, as samplers do.
+`PassByPass` is the loop of decoders whose passes depend on the tokens that each row has written. Nothing here imports
+torch before it decodes, so that commands can list the options without it.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowDecoder(Options, ABC):
-    """A way of decoding that decides everything itself; its fields are its options."""
+    """A way of decoding without the engine; its fields are its options."""
 
     @classmethod
     @abstractmethod
@@ -32,11 +32,11 @@ class RowDecoder(Options, ABC):
 
     @abstractmethod
     def decode(self, work: Work) -> list[Completion]:
-        """As `decode_canvases`."""
+        """Decodes canvases; see `decode_canvases`."""
 
 
 def row_decoder_for(denoiser: "Denoiser", options: DecodingOptions) -> RowDecoder | None:
-    """The row decoder that serves this model, with its options; None where the engine decodes."""
+    """The row decoder that serves this model, with its options; None if the engine decodes."""
     for kind in ROW_DECODERS.all().values():
         if kind.serves(denoiser, options):
             return options.of(kind)
@@ -46,7 +46,8 @@ def row_decoder_for(denoiser: "Denoiser", options: DecodingOptions) -> RowDecode
 class PassByPass(ABC):
     """The rows of a batch with blocks of `length` tokens; `first` is the index of its first canvas.
 
-    A pass runs a window of each row, against what is remembered of it; a batch ends with its last row.
+    A pass runs a window of each row, with the remembered keys and values of earlier tokens. A batch ends with its last
+    row.
     """
 
     def __init__(self, work: Work, first: int) -> None:
@@ -60,7 +61,7 @@ class PassByPass(ABC):
         self.canvases = canvases = work.canvases[first : first + work.batch_size]
         self.length = length = work.attention.block_length or 1
         self.banned_ids = to_device(torch.tensor(sorted(work.banned_ids)), work.denoiser.device)
-        # Where windows of prompts begin, after a shared prefix.
+        # Tokens of shared prefixes, after which windows of prompts begin.
         self.shared = [len(canvas.prefix or ()) for canvas in canvases]
         self.costs = [RowCost(shared=shared) for shared in self.shared]
         self.events: list[list[Event]] = [[] for _ in canvases]
@@ -76,14 +77,14 @@ class PassByPass(ABC):
 
     @abstractmethod
     def written(self, row: int) -> list[int] | None:
-        """The tokens after its prompt that a row has written for good; None where its block is still decoded."""
+        """The final tokens that a row has written after its prompt; None while its block is decoded."""
 
     @abstractmethod
     def step(self, rows: list[int]) -> None:
-        """The next passes of these rows."""
+        """Runs the next passes over these rows."""
 
     def note(self, row: int, at: int, events: Sequence[Event]) -> None:
-        """With a trace, keeps what a row's last pass changed on the part of its canvas that begins at column `at`."""
+        """With a trace, keeps the events of a row's last pass, on the part of its canvas that begins at column `at`."""
         step, length = self.costs[row].forward_passes, len(self.canvases[row].token_ids)
         if self.options.trace:
             moved = [event._replace(step=step, position=at + event.position) for event in events]
@@ -99,10 +100,11 @@ class PassByPass(ABC):
         is_step: bool = True,
         last_only: bool = False,
     ) -> "Tensor":
-        """Logits [R, W, V] float32 of windows that begin at columns `begins` of `rows`, remembered as they are.
+        """Logits [R, W, V] float32 of windows that begin at columns `begins` of `rows`; keys and values are remembered.
 
-        `until` gives the last columns, [R, W] or [R, 1], that those of windows [R, W] see. `last_only`: logits [R, 1,
-        V] of each window's last token, as those of whole prompts fill a GPU. Raises NonFiniteLogitsError.
+        `until` returns the last columns, [R, W] or [R, 1], that the columns of windows [R, W] see. With `last_only`,
+        logits are [R, 1, V], of each window's last token, as those of whole prompts could fill a GPU. Raises
+        NonFiniteLogitsError.
         """
         import torch
 
@@ -151,7 +153,7 @@ class BatchDecoder(RowDecoder):
     loop: ClassVar[type[PassByPass]]
 
     def decode(self, work: Work) -> list[Completion]:
-        """As `decode_canvases`; a batch ends with its last row."""
+        """Decodes canvases; see `decode_canvases`. A batch ends with its last row."""
         done: dict[int, Completion] = {}
         for first in range(0, len(work.canvases), work.batch_size):
             batch = self.loop(work, first)

@@ -1,13 +1,13 @@
-"""Functions of others' that generate (`sampler=FILE.py:FUNCTION`): asked row by row, checked, counted from outside."""
+"""Decoding by guests (`sampler=FILE.py:FUNCTION`): row by row, with checked answers and counted passes."""
 
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, Work
+from mdlm_lm_eval.decoding.canvas import Completion, RowCost, Work
 from mdlm_lm_eval.decoding.guests import GuestError, adapt, asked_tokens, signature_of
 from mdlm_lm_eval.decoding.row_decoders import RowDecoder
 from mdlm_lm_eval.options import DecodingOptions, short_name
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Guest(RowDecoder):
-    """Serves a `sampler` that names a function; several rows at a time where it says `function.batches = True`."""
+    """Serves a `sampler` that names a function. Rows are batched if the function has `function.batches = True`."""
 
     @classmethod
     def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
-        """By the option."""
+        """Whether the option `sampler` names a function."""
         return options.guest is not None
 
     def decode(self, work: Work) -> list[Completion]:
-        """Raises GuestError, which names the canvas."""
+        """Decodes canvases; see `decode_canvases`. Raises GuestError, which names the canvas."""
         denoiser, canvases, options = work.denoiser, work.canvases, work.options
         (foreign, takes), named = signature_of(options), f"sampler={short_name(options.guest or '')}"
-        answer = adapt(foreign, denoiser, end_ids=work.end_ids, named=f"sampler={options.guest}")
+        answer = adapt(foreign, takes, denoiser, end_ids=work.end_ids)
         size = work.batch_size if getattr(foreign.thing, "batches", False) else 1
         asked = [
             (asked_tokens(options, len(canvas.slots), canvas.n_returned), canvas.n_returned) for canvas in canvases
         ]
-        # Models of blocks fill their last one, DiffusionGemma its last canvas.
+        # Models of blocks fill their last block, and DiffusionGemma its last canvas.
         blocks: int = work.attention.block_length or getattr(denoiser.model.config, "canvas_length", None) or 1
         surplus = blocks - 1
-        mask = denoiser.mask_token_id if denoiser.generate is None else -1  # no token is one
+        mask = denoiser.mask_token_id if denoiser.generate is None else -1  # which is no token
         completions: list[Completion] = []
         while (first := len(completions)) < len(canvases):
             n = next(
@@ -46,7 +46,11 @@ class Guest(RowDecoder):
             )
             batch = canvases[first : first + n]
             length = takes.length(asked[first][0], options)
-            self._refuse_length(denoiser, batch, first, length)
+            most = getattr(denoiser.model.config, "max_position_embeddings", None)
+            for index, canvas in enumerate(batch, start=first):
+                if most is not None and (n_prompt := canvas.prompt_length) + length > most:
+                    message = f"{length} tokens, in whole blocks, do not fit after a prompt of {n_prompt}"
+                    raise GuestError(index, message)
             prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in batch]
             with counted(denoiser.model, first) as count:
                 try:
@@ -66,17 +70,11 @@ class Guest(RowDecoder):
                 work.finished(index, completions[-1])
         return completions
 
-    def _refuse_length(self, denoiser: "Denoiser", batch: Sequence[Canvas], first: int, length: int) -> None:
-        most = getattr(denoiser.model.config, "max_position_embeddings", None)
-        for index, n in enumerate((canvas.prompt_length for canvas in batch), start=first):
-            if most is not None and n + length > most:
-                raise GuestError(index, f"{length} tokens, in whole blocks, do not fit after a prompt of {n}")
-
 
 def _checked(
     ids: list[int], n_returned: int, length: int, surplus: int, mask: int, end_ids: Collection[int]
 ) -> list[int] | str:
-    """An answer up to its end; in words, why it is none."""
+    """The tokens of an answer up to its end, or a string that says why it cannot be used."""
     answer = ids[:n_returned]
     ends = [n for n, token in enumerate(answer, start=1) if token in end_ids]
     answer = answer[: ends[0]] if ends else answer
@@ -88,7 +86,7 @@ def _checked(
 
 
 def _said(error: Exception, file: Path | None) -> str:
-    """An error in words, with the last line in the guest's folder that led to it."""
+    """An error in words, with the last line of the guest's folder in its traceback."""
     if isinstance(error, ValueError) and str(error).startswith("returned "):
         return str(error)
     places = [Path(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(error.__traceback__)]
@@ -99,7 +97,10 @@ def _said(error: Exception, file: Path | None) -> str:
 
 @dataclass
 class Count:
-    """Passes of a model, positions through its layers, and on its device, whether logits were NaN or infinity."""
+    """Passes of a model, positions that went through its layers, and whether logits were NaN or infinite.
+
+    is_bad: a bool tensor on the model's device after the first pass.
+    """
 
     passes: int = 0
     positions: int = 0
@@ -108,9 +109,9 @@ class Count:
 
 @contextmanager
 def counted(model: Any, first: int) -> Iterator[Count]:
-    """Counts passes by the first layer of each stack, whichever part of the model a function calls.
+    """Counts passes by the first layer of each stack, so that any part of the model may be called.
 
-    Raises NonFiniteLogitsError, for the canvas `first`, where the model's were not finite, whatever came of it.
+    Raises NonFiniteLogitsError, for the canvas `first`, if the model's logits were not finite in any pass.
     """
     from torch import Tensor, nn
 

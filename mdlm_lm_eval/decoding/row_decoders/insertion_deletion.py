@@ -1,8 +1,9 @@
 """Decoding that inserts and deletes tokens (LLaDA2.2), block by block; a block grows and shrinks at its right end.
 
-A pass fills masks by schedule and threshold and changes tokens, as LLaDA2.1's does. Where it writes DELETE the position
-goes; SPLIT becomes a mask in front of the token that was there. Such masks are filled beside the schedule. After the
-design notes of the release and a port of its modelling file; the file itself was not at hand.
+A pass fills masks by schedule and threshold and changes tokens, as LLaDA2.1's does. If it writes DELETE, the position
+is removed; if it writes SPLIT, a mask is inserted in front of the token that was there. Such masks are filled beside
+the schedule. This follows the design notes of the release and a port of its modelling file; the file itself was not at
+hand.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,14 @@ _DEFAULT_STEPS, _DEFAULT_POST_STEPS, _REDRAWS = 32, 16, 5
 
 @dataclass
 class Block:
-    """A block that is decoded: its tokens, which of them are prompt, and which masks stood there from the start."""
+    """A block that is decoded.
+
+    is_prompt, is_original: which tokens are of the prompt, and which were masks on the canvas.
+    step, post: passes so far, and those since its last original mask was filled.
+    seen: all states that passes have written.
+    n_masks: its masks at first.
+    events: changes of the last pass.
+    """
 
     tokens: list[int]
     is_prompt: list[bool]
@@ -35,33 +43,68 @@ class Block:
     post: int = 0
     is_done: bool = False
     seen: set[tuple[int, ...]] = field(default_factory=set)
-    n_masks: int = 0  # as it began
-    events: list[Event] = field(default_factory=list)  # of the last pass
-
-    @classmethod
-    def of(cls, tokens: Sequence[int], mask: int) -> "Block":
-        """As it is on the canvas."""
-        is_mask = [token == mask for token in tokens]
-        return cls(list(tokens), [not each for each in is_mask], is_mask, n_masks=sum(is_mask))
+    n_masks: int = 0
+    events: list[Event] = field(default_factory=list)
 
 
-class Editor:
-    """The changes that a pass makes to a block."""
+class Insertions(PassByPass):
+    """Rows whose blocks of `length` tokens are edited one after the other; an answer ends at the end of a block."""
 
-    def __init__(self, denoiser: "Denoiser", options: DecodingOptions, own: "InsertionDeletion") -> None:
-        config = denoiser.model.config
-        self.mask, self.options, self.own = denoiser.mask_token_id, options, own
-        self.delete, self.split = config.delete_token_id, config.split_token_id
-        self.most_post = _DEFAULT_POST_STEPS if own.max_post_steps is None else own.max_post_steps
+    def begin(self) -> None:
+        """Runs the prompts, and lays out the first blocks."""
+        config, self.own = self.denoiser.model.config, self.options.of(InsertionDeletion)
+        self.mask, self.delete, self.split = self.denoiser.mask_token_id, config.delete_token_id, config.split_token_id
+        self.most_post = _DEFAULT_POST_STEPS if self.own.max_post_steps is None else self.own.max_post_steps
+        self.texts = [list(canvas.token_ids) for canvas in self.canvases]
+        self.starts = [canvas.prompt_length // self.length * self.length for canvas in self.canvases]
+        if with_prompt := [n for n, start in enumerate(self.starts) if start]:
+            begins = [self.shared[n] for n in with_prompt]
+            before = [self.texts[n][self.shared[n] : self.starts[n]] for n in with_prompt]
+            self.run(with_prompt, before, begins, self._own_block, is_step=False, last_only=True)
+        self.blocks = [self._next(n) for n in range(len(self.canvases))]
+        self.randoms = [Random(canvas.seed) for canvas in self.canvases]
 
-    def is_over(self, block: Block) -> bool:
-        """Before a pass, whether the block needs none."""
+    def _next(self, row: int) -> Block:
+        """The block at a row's start, as it is on the canvas."""
+        start = self.starts[row]
+        tokens = self.texts[row][start : start + self.length]
+        is_mask = [token == self.mask for token in tokens]
+        return Block(tokens, [not each for each in is_mask], is_mask, n_masks=sum(is_mask))
+
+    def _own_block(self, columns: "Tensor") -> "Tensor":
+        return (columns // self.length + 1) * self.length - 1
+
+    def written(self, row: int) -> list[int] | None:
+        """The tokens up to the end of a block that is done."""
+        block, stop = self.blocks[row], self.starts[row] + self.length
+        block.is_done = block.is_done or self._is_over(block)
+        if not block.is_done:
+            return None
+        self.texts[row][self.starts[row] : stop] = block.tokens
+        return self.texts[row][self.canvases[row].prompt_length : stop]
+
+    def step(self, rows: list[int]) -> None:
+        """Runs one pass; over blocks that are done, it remembers the keys and values of their final tokens."""
+        windows = [self.blocks[n].tokens for n in rows]
+        logits = self.run(rows, windows, [self.starts[n] for n in rows], self._own_block, is_step=False)
+        for n, of_row in zip(rows, logits, strict=True):
+            block, cost = self.blocks[n], self.costs[n]
+            if block.is_done:
+                self.starts[n] += self.length
+                self.blocks[n] = self._next(n)
+            else:
+                self.costs[n] = replace(cost, steps=cost.steps + 1)
+                block.is_done = self._edit(block, of_row, self.randoms[n])
+                self.note(n, self.starts[n], block.events)
+
+    def _is_over(self, block: Block) -> bool:
+        """Whether a block needs no further pass."""
         masks = [i for i, token in enumerate(block.tokens) if token == self.mask]
         block.post = 0 if any(block.is_original[i] for i in masks) else block.post + 1
         return block.n_masks == 0 or (not masks and block.post > self.most_post)
 
-    def edit(self, block: Block, logits: "Tensor", random: Random) -> bool:
-        """One pass, with `logits` [B, V]; whether the block is done."""
+    def _edit(self, block: Block, logits: "Tensor", random: Random) -> bool:
+        """Changes a block by its `logits` [B, V]; returns whether it is done."""
         options, before = self.options, list(block.tokens)
         confidence, proposed = (values.tolist() for values in logits.softmax(-1).max(-1))
         masks = [i for i, token in enumerate(before) if token == self.mask]
@@ -87,7 +130,7 @@ class Editor:
             logits[:, [self.delete, self.split]] = -float("inf")
             proposed = logits.argmax(-1).tolist()
         written = [proposed[i] if i in chosen else token for i, token in enumerate(before)]
-        for _ in range(0 if is_final else _REDRAWS):  # a block that was written before would come again and again
+        for _ in range(0 if is_final else _REDRAWS):  # a state that was written before would repeat for ever
             changed = [i for i in range(len(before)) if written[i] != before[i]]
             if not changed or tuple(written) not in block.seen:
                 break
@@ -102,8 +145,9 @@ class Editor:
     def _rebuild(
         self, block: Block, before: Sequence[int], written: Sequence[int], confidence: Sequence[float]
     ) -> None:
-        """The block as written, with DELETE and SPLIT carried out, cut or filled up on the right."""
-        new: list[tuple[int, bool, bool, int]] = []  # with the place that it was at before, which -1 - is in front of
+        """Carries out DELETE and SPLIT in the tokens as written, and cuts or fills the block on the right."""
+        # Each with the place n that it had before; a new mask in front of place n has -1 - n.
+        new: list[tuple[int, bool, bool, int]] = []
         for i, token in enumerate(written):
             flags = (block.is_prompt[i], block.is_original[i])
             if block.is_prompt[i] or token not in (self.delete, self.split):
@@ -119,53 +163,6 @@ class Editor:
         block.events += [Event(0, i, old, kept.get(i), sure[i]) for i, old in pairs if kept.get(i) != old]
 
 
-class Insertions(PassByPass):
-    """Rows whose blocks of `length` tokens are edited one after the other; an answer ends at the end of a block."""
-
-    def begin(self) -> None:
-        """And lays out the first blocks."""
-        self.editor = Editor(self.denoiser, self.options, self.options.of(InsertionDeletion))
-        self.texts = [list(canvas.token_ids) for canvas in self.canvases]
-        self.starts = [canvas.prompt_length // self.length * self.length for canvas in self.canvases]
-        if with_prompt := [n for n, start in enumerate(self.starts) if start]:
-            begins = [self.shared[n] for n in with_prompt]
-            before = [self.texts[n][self.shared[n] : self.starts[n]] for n in with_prompt]
-            self.run(with_prompt, before, begins, self._own_block, is_step=False, last_only=True)
-        self.blocks = [self._next(n) for n in range(len(self.canvases))]
-        self.randoms = [Random(canvas.seed) for canvas in self.canvases]
-
-    def _next(self, row: int) -> Block:
-        """The block at a row's start, as it is on the canvas."""
-        start = self.starts[row]
-        return Block.of(self.texts[row][start : start + self.length], self.denoiser.mask_token_id)
-
-    def _own_block(self, columns: "Tensor") -> "Tensor":
-        return (columns // self.length + 1) * self.length - 1
-
-    def written(self, row: int) -> list[int] | None:
-        """Up to the end of a block that is done."""
-        block, stop = self.blocks[row], self.starts[row] + self.length
-        block.is_done = block.is_done or self.editor.is_over(block)
-        if not block.is_done:
-            return None
-        self.texts[row][self.starts[row] : stop] = block.tokens
-        return self.texts[row][self.canvases[row].prompt_length : stop]
-
-    def step(self, rows: list[int]) -> None:
-        """One pass: of blocks that are done, to remember their final tokens."""
-        windows = [self.blocks[n].tokens for n in rows]
-        logits = self.run(rows, windows, [self.starts[n] for n in rows], self._own_block, is_step=False)
-        for n, of_row in zip(rows, logits, strict=True):
-            block, cost = self.blocks[n], self.costs[n]
-            if block.is_done:
-                self.starts[n] += self.length
-                self.blocks[n] = self._next(n)
-            else:
-                self.costs[n] = replace(cost, steps=cost.steps + 1)
-                block.is_done = self.editor.edit(block, of_row, self.randoms[n])
-                self.note(n, self.starts[n], block.events)
-
-
 @dataclass(frozen=True)
 class InsertionDeletion(BatchDecoder):
     """Serves checkpoints whose config names a token that deletes."""
@@ -178,7 +175,7 @@ class InsertionDeletion(BatchDecoder):
 
     @classmethod
     def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
-        """By the config."""
+        """Whether the config names a token that deletes."""
         return denoiser.model.config.to_dict().get("delete_token_id") is not None
 
 

@@ -1,7 +1,8 @@
 """Left-to-right decoding from drafted blocks (`mode=linear_spec` of Nemotron-Labs-Diffusion).
 
 The tokens are those of `mode=ar`. A block is drafted by denoising it after the remembered tokens, and then read
-causally: what the causal model would have written too is kept, and the first token that differs is replaced by its own.
+causally: its tokens are kept up to the first one that the causal model would not write, which is replaced by that
+model's own.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class Speculation(PassByPass):
     """Rows that draft blocks of `length` tokens."""
 
     def begin(self) -> None:
-        """And writes each row's first token."""
+        """Runs the prompts, and writes each row's first token."""
         self.starts = [canvas.prompt_length for canvas in self.canvases]
         prompts = [
             canvas.token_ids[shared : canvas.prompt_length]
@@ -37,11 +38,11 @@ class Speculation(PassByPass):
             self.note(row, self.starts[row], changes([self.denoiser.mask_token_id], self.answers[row], sure))
 
     def written(self, row: int) -> list[int]:
-        """Every token that was accepted."""
+        """The tokens that were accepted."""
         return self.answers[row]
 
     def step(self, rows: list[int]) -> None:
-        """Accepts the draft up to the first disagreement, then appends the causal token."""
+        """Accepts drafts up to the first disagreement, and then appends the causal token."""
         blocks = self._draft(rows).tolist()
         logits = self.run(rows, blocks, [self.starts[row] for row in rows], lambda columns: columns)
         mask, sure = self.denoiser.mask_token_id, self._confidence(logits)
@@ -53,13 +54,13 @@ class Speculation(PassByPass):
             self.starts[row] += n + 1
 
     def _confidence(self, logits: "Tensor") -> list[list[float]]:
-        """Probabilities [R, W] of the likeliest tokens, which a trace notes."""
+        """Probabilities [R, W] of the likeliest tokens, for a trace; zeros without one."""
         if not self.options.trace:
             return [[0.0] * logits.shape[1]] * len(logits)
         return list(logits.softmax(-1).amax(-1).tolist())
 
     def _draft(self, rows: Sequence[int]) -> "Tensor":
-        """Blocks [R, B] that begin with the last token of what their rows have written."""
+        """Drafted blocks [R, B], which begin with the last token that their rows have written."""
         import torch
 
         from mdlm_lm_eval.decoding.selection import sure_enough
@@ -97,7 +98,7 @@ class LinearSpeculation(BatchDecoder):
 
     @classmethod
     def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
-        """By the option."""
+        """Whether `mode` is linear_spec."""
         return options.mode == "linear_spec"
 
 

@@ -1,6 +1,6 @@
 """Generation by the family's own method, row by row (DiffusionGemma: transformers' `generate`).
 
-Slots are read off one denoising step over noise, which is drawn `noise_num` times.
+Slots in a text are filled from one denoising step over noise, which is drawn `noise_num` times.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnMethod(RowDecoder):
-    """Serves models whose family generates by itself."""
+    """Serves models whose family has a method of its own."""
 
     @classmethod
     def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
-        """By the family."""
+        """Whether the model's family has such a method."""
         return denoiser.generate is not None
 
     def decode(self, work: Work) -> list[Completion]:
-        """One canvas after the other; `batch_size` is that of the draws of noise."""
+        """Decodes one canvas after the other; `batch_size` is that of the draws of noise."""
         completions, denoiser = [], work.denoiser
         assert denoiser.generate is not None
         for index, canvas in enumerate(work.canvases):
@@ -50,9 +50,9 @@ class OwnMethod(RowDecoder):
 
 
 def fill_by_reads(work: Work, canvas: Canvas, index: int) -> Completion:
-    """The tokens with the highest mean log-probability in the returned slots.
+    """Fills the returned slots with the tokens of the highest mean log-probability.
 
-    Raises OptionError where no text stands before the first slot, and NonFiniteLogitsError, which names the `index`.
+    Raises OptionError if no text stands before the first slot, and NonFiniteLogitsError, which names the `index`.
     """
     import torch
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class CertaintyPrior(Schedule):
     """A mask's score is its confidence, or margin, times the share of known tokens around it.
 
-    Parallel rules read scores instead of confidences, and beside them fill as many masks as the schedule says. Two
-    differ a little from Fast-dLLM's and the EB-sampler's: the factor rule leaves the last mask of a block, and
-    `entropy_bound` counts the entropies of all masks with higher scores.
+    Parallel rules read scores instead of confidences, and a step also fills as many masks as the schedule says. Two
+    rules differ a little from Fast-dLLM's and the EB-sampler's: the factor rule never accepts the last mask of a block,
+    and `entropy_bound` counts the entropies of all masks with higher scores.
     """
 
     asked_by: ClassVar[str | None] = "sigma"
@@ -33,24 +33,23 @@ class CertaintyPrior(Schedule):
     stop_at_eos: bool = STOP_AT_EOS
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """A score is a probability."""
+        """Refuses unmasking rules that are no probabilities."""
         if options.unmasking not in ("confidence", "margin"):
             return f"unmasking must be confidence or margin with sampler=certainty_prior, not {options.unmasking}"
         return super().refuses(options, attention)
 
     def needs(self, options: DecodingOptions) -> Needs:
-        """Probabilities, and what is known of the answer."""
+        """Probabilities, and the whole answer."""
         return Needs(confidence=True, answer=True, views=self.drafts)
 
     def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
-        """The schedule's minimum holds for parallel rules, too."""
+        """The option `steps` decides, as each step also fills the schedule's number of masks under parallel rules."""
         return None
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
-        """By score; rows in which nothing but masks after an end is left go on with these."""
+        """Fills masks by score; with `stop_at_eos`, those after an end of text only if no others are left."""
         from mdlm_lm_eval.decoding.selection import placed, select
 
-        assert view.answer is not None
         score = view.priority if options.unmasking == "margin" else view.confidence
         if self.sigma is not None:
             score = score * known_around(view.answer, self.sigma)
@@ -72,7 +71,8 @@ class CertaintyPrior(Schedule):
 def known_around(answer: Answer, sigma: float) -> "Tensor":
     """The share [R, C] of known tokens around each place of whole canvases, weighted by a Gaussian of the distance.
 
-    All on the left of an answer of length L counts as known, and if its last token is, L tokens on its right.
+    For an answer of length L, L places on its left count as known, and if its last token is known, L places on its
+    right.
     """
     import torch
 
@@ -99,7 +99,7 @@ def known_around(answer: Answer, sigma: float) -> "Tensor":
 
 @functools.lru_cache(maxsize=16)
 def _weights(n: int, sigma: float, device: "torch.device") -> "tuple[Tensor, Tensor]":
-    """Weights [n, n] of each place for each, and sums [3 n + 1] of those of distances from 1."""
+    """Weights [n, n] between all places, and [3 n + 1] the sums of weights over distances from 1."""
     import torch
 
     from mdlm_lm_eval.model.devices import to_device
@@ -111,7 +111,7 @@ def _weights(n: int, sigma: float, device: "torch.device") -> "tuple[Tensor, Ten
 
 
 def _by_factor(ordered: "Tensor", factor: float) -> "Tensor":
-    """Of scores [R, C] in descending order, those before the first s_r with (r + 1) (1 - s_r) >= factor; never all."""
+    """Accepts scores [R, C], in descending order, before the first s_r with (r + 1) (1 - s_r) >= factor; never all."""
     from mdlm_lm_eval.model.devices import iota
 
     fails = (iota(ordered.shape[1], ordered.device) + 2) * (1 - ordered) >= factor

@@ -11,14 +11,14 @@ from mdlm_lm_eval.registry import register
 
 # LLaDA2.1's own default.
 _POST_STEPS = 16
-# Models that also insert and delete take these options, too.
+# Options that are shared with models that also insert and delete.
 EDITING_THRESHOLD = option(None, "confidence needed to change a filled token (LLaDA2.1)", least=0, most=1)
 MAX_POST_STEPS = option(None, "editing passes after a block's last mask is filled", least=0)
 
 
 @dataclass(frozen=True)
 class Editing(Schedule):
-    """A filled token becomes what the model proposes instead, where it is surer of that than `editing_threshold`.
+    """A filled token becomes the one that the model proposes, if its confidence exceeds `editing_threshold`.
 
     After a block's last mask, passes that only edit follow, until one changes nothing.
     """
@@ -31,7 +31,7 @@ class Editing(Schedule):
     max_post_steps: int | None = MAX_POST_STEPS
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """It needs a threshold."""
+        """Refuses to run without a threshold, or with drafts."""
         if self.editing_threshold is None:
             return "sampler=editing needs editing_threshold"
         return None if self.drafts == 1 else f"drafts must be 1 with sampler=editing, not {self.drafts}"
@@ -45,11 +45,11 @@ class Editing(Schedule):
         return _POST_STEPS if self.max_post_steps is None else self.max_post_steps
 
     def path_is_known(self, options: DecodingOptions) -> bool:
-        """Edits end when they change nothing."""
+        """False, as edits end when they change nothing."""
         return False
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
-        """Masks as without edits, and filled tokens by their proposals' confidence."""
+        """Fills masks as without edits, and changes filled tokens by their proposals' confidence."""
         assert self.editing_threshold is not None
         filled = super().choose(view, options)
         return filled._replace(change=view.filled & (view.confidence > self.editing_threshold))

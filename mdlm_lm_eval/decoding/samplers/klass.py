@@ -1,4 +1,4 @@
-"""KLASS (arXiv 2511.05664): fills masks where the model is sure and its distribution has hardly changed."""
+"""KLASS (arXiv 2511.05664): fills masks of which the model is sure, and whose distributions have hardly changed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from mdlm_lm_eval.registry import register
 
 @dataclass(frozen=True)
 class Klass(Sampler):
-    """All masks that are sure and stable; in rows without one, as many as the schedule says."""
+    """Fills all masks that are sure and stable; in rows without such masks, as many as the schedule says."""
 
     asked_by: ClassVar[str | None] = "kl_threshold"
     runs_whole_canvases: ClassVar[bool] = True  # over which distributions are compared
@@ -28,7 +28,7 @@ class Klass(Sampler):
     )
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """It needs both thresholds."""
+        """Refuses to run without both thresholds."""
         if self.kl_threshold is None:
             return "sampler=klass needs kl_threshold"
         if options.confidence_threshold is None:
@@ -36,22 +36,21 @@ class Klass(Sampler):
         return None
 
     def needs(self, options: DecodingOptions) -> Needs:
-        """Divergences of the last passes."""
+        """Probabilities, and divergences of the last passes."""
         return Needs(confidence=True, step=True, history=self.kl_history)
 
     def plan(self, n_masks: int, steps: int, options: DecodingOptions, *, after_one: bool = False) -> Sequence[Step]:
-        """The schedule's counts, of which the last one takes whatever is left."""
+        """The schedule's counts; the last step fills all masks that are left."""
         from mdlm_lm_eval.decoding.schedules import unmask_counts
 
         counts = [count for count in unmask_counts(n_masks, steps, options.schedule) if count]
         return [*map(Step, counts[:-1]), Step(n_masks)]
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
-        """With `unmask_strategy=max_conf`, only the surest of the masks that are ready."""
+        """Fills masks that are sure and stable; with `unmask_strategy=max_conf`, only the surest of them."""
         from mdlm_lm_eval.decoding.selection import select, sure_enough
 
         assert self.kl_threshold is not None
-        assert view.divergence is not None
         by_schedule, best = select(view)
         is_stable = (view.divergence < self.kl_threshold).all(1) & (view.step >= self.kl_history - 1)[:, None]
         ready = view.masks & is_stable & sure_enough(view.confidence, options.confidence_threshold, strict=True)

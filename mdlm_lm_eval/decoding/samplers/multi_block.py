@@ -1,4 +1,4 @@
-"""Several blocks at once: the next one opens once the last is filled in part (d3LLM; D2F, arXiv 2508.09192)."""
+"""Fills several blocks at once: a block opens when the one before is filled in part (d3LLM; D2F, arXiv 2508.09192)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class _Blocks(NamedTuple):
-    """The blocks of a pass, [R, C + 1], the first one with masks at place 0; the last place is no block's.
+    """The blocks of a pass, [R, C + 1], beginning with the first one that holds masks; the last place is no block's.
 
-    first: [R, 1], the number of that block. at: [R, C], each place's block. filled: the shares that are no masks; 1
-    where there is no block.
+    first: [R, 1], the number of the first block.
+    at: [R, C], each place's block, counted from the first.
+    filled: [R, C + 1], the share of each block that is filled; 1 if there is no such block.
     """
 
     first: "Tensor"
@@ -26,7 +27,7 @@ class _Blocks(NamedTuple):
 
     @classmethod
     def of(cls, numbers: "Tensor", masks: "Tensor") -> "_Blocks":
-        """By the `numbers` [R, C] of the places' blocks, negative where there is none, and their `masks` [R, C]."""
+        """The blocks with these `numbers` [R, C] at the places, negative for no block, and these `masks` [R, C]."""
         n = numbers.shape[1]
         first = numbers.where(masks, numbers.amax(1, keepdim=True)).amin(1, keepdim=True)
         at = (numbers - first).masked_fill(numbers < first, n)
@@ -35,7 +36,7 @@ class _Blocks(NamedTuple):
         return cls(first, at, ((size - left).double() / size).nan_to_num(1.0))
 
     def best(self, among: "Tensor", priority: "Tensor") -> "Tensor":
-        """Where [R, C] of `among` the highest priority of each block stands; of equals the leftmost."""
+        """The place `among` [R, C] with the highest priority in each block; of equals the leftmost."""
         at = self.at.where(among, priority.shape[1])
         order = priority.argsort(dim=1, descending=True, stable=True)
         order = order.gather(1, at.gather(1, order).argsort(dim=1, stable=True))  # by block
@@ -45,13 +46,13 @@ class _Blocks(NamedTuple):
         return is_first.new_empty(is_first.shape).scatter_(1, order, is_first) & among
 
     def have(self, places: "Tensor") -> "Tensor":
-        """Which blocks [R, C + 1] hold any of these places [R, C]."""
+        """Whether each block [R, C + 1] holds any of these places [R, C]."""
         return self.filled.new_zeros(self.filled.shape).scatter_add(1, self.at, places.double()) > 0
 
 
 @dataclass(frozen=True)
 class MultiBlock(Sampler):
-    """All open blocks fill the masks that are sure enough; those that must make progress fill one at least."""
+    """Fills the masks of all open blocks that are sure enough, and at least one in blocks that must make progress."""
 
     block_add_threshold: float = option(
         0.1, "open the next block once this share of the last one is filled", least=0, most=1
@@ -72,7 +73,7 @@ class MultiBlock(Sampler):
     stop_at_eos: bool = STOP_AT_EOS
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """It has rules of its own, and no plan."""
+        """Refuses other rules, and options that need a plan or another attention."""
         if (self.entropy_threshold is None) == (options.confidence_threshold is None):
             return "sampler=multi_block needs entropy_threshold or confidence_threshold"
         if options.parallel_factor or options.entropy_bound is not None or options.append_blocks:
@@ -90,31 +91,30 @@ class MultiBlock(Sampler):
         return None
 
     def attention(self, attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:
-        """With `block_causal` that of block diffusion."""
+        """The model's own, or with `block_causal` that of block diffusion."""
         if not self.block_causal or attention.is_block_causal or options.block_length is None:
             return attention
         return AttentionPattern(options.block_length, "prompt_end", whole_prompt=True)
 
     def needs(self, options: DecodingOptions) -> Needs:
-        """All masks, and where their blocks are."""
+        """All masks, and the numbers of their blocks."""
         return Needs(confidence=True, entropy=self.entropy_threshold is not None, later_blocks=True, answer=True)
 
     def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
-        """One token a pass at the slowest."""
+        """At most one pass per token."""
         return n_masks
 
     def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
-        """n_open: [R], blocks that are open. end: [R], the token that ended the answer, -1 before."""
+        """n_open: [R], the number of open blocks. end: [R], the token that ended the answer, -1 before its end."""
         import torch
 
         n_open = 0 if self.block_causal else 1
         return {"n_open": torch.full((n_rows,), n_open, device=device), "end": torch.full((n_rows,), -1, device=device)}
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
-        """Opens a block, fills by the rule, then where blocks must make progress, and ends the answer."""
+        """Opens a block, fills masks by the rule and in blocks that must make progress, and ends the answer."""
         from mdlm_lm_eval.decoding.selection import sure_enough
 
-        assert view.answer is not None
         blocks = _Blocks.of(view.answer.blocks, view.masks)
         n_open = self._opened(view, blocks)
         among = view.masks & (view.answer.blocks < n_open[:, None])
@@ -130,8 +130,7 @@ class MultiBlock(Sampler):
         return self._ended(view, Choice(fill=fill, state={**view.state, "n_open": n_open}), among)
 
     def _opened(self, view: View, blocks: _Blocks) -> "Tensor":
-        """How many blocks [R] are open now; the prompt counts as the one before the first."""
-        assert view.answer is not None
+        """How many blocks [R] are open now; the prompt counts as the block before the first."""
         n_open, end = view.state["n_open"], view.state["end"]
         last = n_open[:, None] - 1 - blocks.first  # [R, 1]
         filled = blocks.filled.gather(1, last.clamp(min=0, max=view.tokens.shape[1])).masked_fill(last < 0, 1.0)[:, 0]
@@ -139,7 +138,7 @@ class MultiBlock(Sampler):
         return n_open + opens
 
     def _active(self, blocks: _Blocks) -> "Tensor":
-        """Blocks [R, C + 1] that must make progress."""
+        """Whether each block [R, C + 1] must make progress."""
         if self.active_threshold is None:
             active = blocks.filled < -1
         else:
@@ -148,13 +147,12 @@ class MultiBlock(Sampler):
         return active
 
     def _ended(self, view: View, choice: Choice, among: "Tensor") -> Choice:
-        """The choice with the token that ended an answer wherever nothing else will be written any more.
+        """The choice, which also writes the token that ended an answer wherever no other token will be written.
 
-        That is after it with `stop_at_eos`; where blocks see nothing after them, in those that were not opened before.
+        With `stop_at_eos` it is written at all later places, with `block_causal` in all blocks that were not opened.
         """
         if not (self.stop_at_eos or self.block_causal):
             return choice
-        assert view.answer is not None
         is_end = view.answer.ends | (choice.fill & view.answer.would_end)
         n_ends = is_end.cumsum(1)
         first = is_end & (n_ends == 1)

@@ -1,4 +1,4 @@
-"""RCR, running confidence remasking (MDPO, arXiv 2508.13148): fills everything, and keeps what was surest so far."""
+"""RCR, running confidence remasking (MDPO, arXiv 2508.13148): fills all masks, and keeps the surest tokens so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _EVERYTHING = 2**31
 
 @dataclass(frozen=True)
 class Rcr(Remasking):
-    """A pass fills all masks up to the block's end and masks all but the schedule's again; earlier blocks too."""
+    """A pass fills all masks up to the block's end, and then remasks all tokens there but the schedule's number."""
 
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
 

@@ -1,4 +1,4 @@
-"""ReMDM for LLaDA (arXiv 2503.00307): once most of a block is filled, its least sure tokens are filled anew."""
+"""ReMDM for LLaDA (arXiv 2503.00307): when most of a block is filled, its least sure tokens are filled again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from mdlm_lm_eval.registry import register
 
 @dataclass(frozen=True)
 class Remdm(Remasking):
-    """7/8 of a block one by one; as many passes as it is long refill `remask_tokens` of it; then the rest."""
+    """Fills 7/8 of a block one by one, then refills `remask_tokens` per pass, in as many passes as it has tokens."""
 
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
     ends_at_eos: ClassVar[bool] = True
@@ -20,7 +20,7 @@ class Remdm(Remasking):
     remask_tokens: int = option(1, "tokens masked again per pass", least=1)
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """A pass fills one token."""
+        """Refuses `steps`, as a pass fills one token."""
         if (options.steps, options.steps_per_block) != ("auto", None):
             return f"steps must be auto with sampler=remdm, which fills one token a pass, not {options.steps}"
         return super().refuses(options, attention)
@@ -34,7 +34,7 @@ class Remdm(Remasking):
         return 2 * n_masks
 
     def plan(self, n_masks: int, steps: int, options: DecodingOptions, *, after_one: bool = False) -> Sequence[Step]:
-        """A pass that masks tokens again is followed by one that fills as many."""
+        """The passes; one that masks tokens again is followed by one that fills as many."""
         begins = int(n_masks / 8 * 7)
         loop = range(begins, begins + n_masks)
         return [

@@ -11,7 +11,7 @@ from mdlm_lm_eval.registry import register
 
 @dataclass(frozen=True)
 class Schedule(Sampler):
-    """The masks of highest priority, as many as the schedule says, and all that a parallel rule accepts."""
+    """Fills the masks of highest priority, as many as the schedule says, and all that a parallel rule accepts."""
 
     drafts: int = option(
         1,
@@ -20,7 +20,7 @@ class Schedule(Sampler):
     )
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Drafts are of steps that fill one token each, and nothing that is drawn or remembered."""
+        """Refuses drafts unless each step fills one token, and nothing is drawn or written beside it."""
         others = options.temperature or options.cfg_scale or options.max_thinking_tokens is not None
         if self.drafts > 1 and (options.is_parallel or others):
             refused = "a parallel rule, temperature, cfg_scale or max_thinking_tokens"
@@ -32,13 +32,13 @@ class Schedule(Sampler):
         return Needs(views=self.drafts)
 
     def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
-        """Fast-dLLM's rules fill one mask a pass at least, whatever `steps` is."""
+        """At most one pass per mask under a parallel rule, whatever `steps` is."""
         return n_masks if options.is_parallel else None
 
     def plan(self, n_masks: int, steps: int, options: DecodingOptions, *, after_one: bool = False) -> Sequence[Step]:
-        """Steps that would fill nothing (Dream's schedule has some) change nothing and are left out.
+        """The schedule's steps, without those that fill nothing (Dream's schedule has some).
 
-        After a first pass that fills one mask they are run and counted, as in Fast-dLLM's sampler for Dream.
+        After a first pass that fills one mask, those are run and counted, as in Fast-dLLM's sampler for Dream.
         """
         from mdlm_lm_eval.decoding.schedules import unmask_counts, unmask_counts_after_one
 
@@ -46,16 +46,16 @@ class Schedule(Sampler):
             return ()
         if after_one:
             return [Step(count) for count in unmask_counts_after_one(n_masks, steps, options.schedule)]
-        # Dream's has steps that fill nothing, so that others would have to fill more than a parallel rule says.
+        # Dream's schedule has steps that fill nothing, so other steps would fill more masks than a parallel rule says.
         schedule = "linear" if options.is_parallel and options.schedule == "dream" else options.schedule
         return [Step(count) for count in unmask_counts(n_masks, steps, schedule) if count]
 
     def path_is_known(self, options: DecodingOptions) -> bool:
-        """Without a parallel rule or drafts, the schedule decides."""
+        """Whether the schedule decides: without a parallel rule and drafts."""
         return not options.is_parallel and self.drafts == 1
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
-        """By priority and by the options' parallel rule."""
+        """Fills masks by priority and by the options' parallel rule."""
         from mdlm_lm_eval.decoding.selection import select
 
         fill, best = select(

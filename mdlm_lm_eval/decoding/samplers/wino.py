@@ -1,4 +1,4 @@
-"""WINO (arXiv 2507.18578): fills many masks at once, and masks again what the model does not believe any more."""
+"""WINO (arXiv 2507.18578): fills many masks at once, and masks tokens again that the model no longer finds likely."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# A pass fills at most this share of the masks that are left, and this number; the limit is never below the least one.
+# A pass fills at most this share of the masks that are left, and at most this number; this limit is at least `_LEAST`.
 _SHARE, _MOST, _LEAST = 0.7, 20, 5
 
 
 @dataclass(frozen=True)
 class Wino(Sampler):
-    """Masks that exceed `confidence_threshold` are filled; filled tokens that hindsight doubts are masked again.
+    """Masks that exceed `confidence_threshold` are filled; tokens that are unlikely in hindsight are masked again.
 
-    The model's belief in a filled token is its probability in hindsight: as if its own position were masked.
+    A token's probability in hindsight is the one that it would have if its own position were masked.
     """
 
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
@@ -32,7 +32,7 @@ class Wino(Sampler):
     )
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """It needs a threshold; the shadow belongs to one whole canvas."""
+        """Refuses to run without a threshold, with appended blocks, or with guidance."""
         if options.confidence_threshold is None:
             return "sampler=wino needs confidence_threshold"
         if options.append_blocks:
@@ -42,11 +42,11 @@ class Wino(Sampler):
         return None
 
     def needs(self, options: DecodingOptions) -> Needs:
-        """The block's tokens, and the belief in them."""
+        """The block's tokens, and their probabilities in hindsight."""
         return Needs(confidence=True, filled=True, hindsight=True)
 
     def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
-        """One token a pass at the slowest: a pass masks fewer tokens than the one before filled."""
+        """At most one pass per token, as a pass masks fewer tokens than the one before filled."""
         return n_masks
 
     def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
@@ -56,13 +56,12 @@ class Wino(Sampler):
         return {"last": torch.zeros(n_rows, dtype=torch.long, device=device)}
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
-        """At most 70% of the masks, but 5 to 20. Fewer tokens are masked again than the pass before filled.
+        """Fills at most 70% of the masks, within 5 to 20. Fewer tokens are masked again than the pass before filled.
 
         A pass that fills one token masks none.
         """
         from mdlm_lm_eval.decoding.selection import lowest, sure_enough
 
-        assert view.hindsight is not None
         last = view.state["last"]
         most = (view.masks.sum(1) * _SHARE).long().clamp(min=_LEAST, max=_MOST)
         sure = view.masks & sure_enough(view.confidence, options.confidence_threshold, strict=True)
