@@ -374,10 +374,10 @@ def test_what_a_guest_patches_does_not_reach_the_next_cell(
     assert ("changed the model, which is loaded again" in done.err) == (what != "class")
     assert sweep(tmp_path / "alone", checkpoint, task_folder, *common, "--sampler=built-in").code == 0
     after, (alone,) = stored(tmp_path / "after"), stored(tmp_path / "alone").values()
-    (own,) = (each for name, each in after.items() if "auto" in name)
+    (own,) = (each for name, each in after.items() if "built-in" in name)
     assert own["results"] == alone["results"]
     assert own["config"]["mdlm"]["tasks"] == alone["config"]["mdlm"]["tasks"]
-    (guest,) = (each for name, each in after.items() if "auto" not in name)
+    (guest,) = (each for name, each in after.items() if "built-in" not in name)
     assert guest["config"]["mdlm"]["plugins"][0]["guest"]
 
 

@@ -155,7 +155,7 @@ def test_the_address_brings_back_what_is_shown(page: webdriver.Chrome) -> None:
 
 def test_differences_are_to_the_row_that_is_chosen(page: webdriver.Chrome) -> None:
     def cell(called: str) -> str:
-        return row(page, called).find_element(By.CSS_SELECTOR, "td[data-versus]").text
+        return row(page, called).find_element(By.CSS_SELECTOR, "td[data-versus]").text.replace("\n", " ")
 
     own = cell(BASE), cell(OTHER)
     assert [one.split()[0] for one in own] == ["75.0", "70.0"]
