@@ -247,7 +247,7 @@ def hours() -> float:
 # The figure
 
 #: Parts of a bar: right answers, answers lost to another token than a letter, and wrong letters.
-PARTS = ("right", "EOS or another token, the likeliest letter is right", "the likeliest letter is wrong")
+PARTS = ("right", "not a letter, likeliest letter right", "likeliest letter wrong")
 
 
 def write_figure(study: Study, folder: Path) -> None:
@@ -287,7 +287,7 @@ def _draw_bar(axes: Axes, answers: Answers, height: float) -> None:
         axes.barh(height, end - left, left=left, height=0.8, color=colour, label=f"200 masks: {label}")
         left = end
     few = 100 * score(answers, 2).mean
-    axes.plot([few], [height], "o", markersize=4, color="white", markeredgecolor="#1a1a1a", label="right with 2 masks")
+    axes.plot([few], [height], "o", markersize=4, color="white", markeredgecolor="#1a1a1a", label="2 masks: right")
 
 
 def main() -> None:
