@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -199,6 +201,14 @@ def test_show_prints_five_lines_about_a_result(tmp_path: Path, capsys: pytest.Ca
         "audit     9 of 10 answers are the same without the cache",
         f"file      {path}",
     ]
+
+
+def test_results_are_shown_without_torch(tmp_path: Path) -> None:
+    write(tmp_path, a=suite_file(n_masks=2))
+    code = "main(['show', sys.argv[1]]); print({'torch', 'transformers', 'lm_eval'} & {*sys.modules})"
+    code = f"import sys; from mdlm_leaderboard.__main__ import main; {code}"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\nset()\n")
 
 
 def test_show_says_what_was_not_parsed_and_what_the_preset_was_for(

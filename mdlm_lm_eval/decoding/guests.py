@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mdlm_lm_eval.loader import Foreign, load_foreign
-from mdlm_lm_eval.model.compiled import CACHE
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, shown
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Network:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model, defaults, shifts = self._of_us
         args = tuple(None if isinstance(each, str) else each for each in args)  # Dream's "full" is no mask
-        stored: Any = kwargs.get("past_key_values", kwargs.get(CACHE))
+        stored: Any = kwargs.get("past_key_values", kwargs.get("cache"))  # its name before and since transformers 5.24
         mask: Any = kwargs.get("attention_mask")
         if getattr(mask, "ndim", 0) == 3:
             kwargs["attention_mask"] = mask[:, None].bool()

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
-from mdlm_lm_eval.results.statistics import Score, mean_of_seeds, score_of_questions
+from mdlm_lm_eval.results.statistics import Score, clusters_of, mean_of_seeds, score_of_questions
 
 #: Share -> the letters of `labels.LabelTokens.letter` that it counts.
 SHARES = {
@@ -73,12 +73,10 @@ def _shares(tasks: Sequence[TaskResult], names: Iterable[str]) -> dict[str, Scor
     """Those of the shares `names` that are known; all tasks have first tokens."""
     letters = [task.first_token["letters"] for task in tasks]
     likeliest = np.array([*"".join(letters)])
-    sets = [of_set for task in tasks for of_set in _sets(task)]
+    clusters, sizes = clusters_of(of_set for task in tasks for of_set in _sets(task)), [*map(len, letters)]
     known = [name for name in names if name not in _OF_ANSWER or "L" not in likeliest]
     return {
-        name: score_of_questions(
-            sets, np.isin(likeliest, [*SHARES[name]]).astype(float), [*map(len, letters)], len(sets)
-        )
+        name: score_of_questions(clusters, np.isin(likeliest, [*SHARES[name]]).astype(float), sizes, sum(sizes))
         for name in known
     }
 

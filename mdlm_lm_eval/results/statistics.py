@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mdlm_lm_eval.results.suite import cluster_of, related_rules
 
 Floats = NDArray[np.float64]
+Clusters = tuple[list[Hashable], NDArray[np.intp]]
 
 _QUANTILE = 0.975  # of a two-sided 95% interval
 _LEVEL = 0.05  # the chance of any false difference among all comparisons of a table
@@ -133,22 +134,28 @@ def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]], repea
     score is compared with the mean of its own task (linearisation for strata: Woodruff 1971). A question was asked
     `repeats` times, and its score is the mean of these answers, or of the slots of a sheet.
     """
-    sets = [name for asked in by_task.values() for name, _ in asked]
+    clusters = clusters_of(name for asked in by_task.values() for name, _ in asked)
     scores = [[score for _, score in asked] for asked in by_task.values()]
     n = sum(len(own) * max(repeats, *(answers_in(score) for score in {*own})) for own in scores)
-    return score_of_questions(sets, np.array([score for own in scores for score in own]), [*map(len, scores)], n)
+    return score_of_questions(clusters, np.array([score for own in scores for score in own]), [*map(len, scores)], n)
 
 
-def score_of_questions(sets: Sequence[Hashable], scores: Floats, sizes: Sequence[int], n: int) -> Score:
-    """The same from the sets and scores [N] of all questions, one task of `sizes` questions after the other.
+def score_of_questions(clusters: Clusters, scores: Floats, sizes: Sequence[int], n: int) -> Score:
+    """The same from the clusters and scores [N] of all questions, one task of `sizes` questions after the other.
 
     `n`: how many answers these are.
     """
+    names, number_of = clusters
     means = np.add.reduceat(scores, np.cumsum([0, *sizes[:-1]])) / sizes
+    parts = np.bincount(number_of, (scores - means.repeat(sizes)) / np.repeat(sizes, sizes) / len(sizes))
+    return _clustered(fmean(means), dict(zip(names, parts.tolist(), strict=True)), n)
+
+
+def clusters_of(sets: Iterable[Hashable]) -> Clusters:
+    """The different sets in the order of their appearance, and the number [N] of each question's set among them."""
     numbers: dict[Hashable, int] = {}
     number_of = [numbers.setdefault(name, len(numbers)) for name in sets]
-    parts = np.bincount(number_of, (scores - means.repeat(sizes)) / np.repeat(sizes, sizes) / len(sizes))
-    return _clustered(fmean(means), dict(zip(numbers, parts.tolist(), strict=True)), n)
+    return [*numbers], np.array(number_of)
 
 
 def answers_in(score: float) -> int:
