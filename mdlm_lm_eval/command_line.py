@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.options import OptionError, unknown_option
+from mdlm_lm_eval.options import OptionError, did_you_mean, unknown_option
 
 _STOPPED, _PIPE_CLOSED = 130, 141  # a shell's exit codes for SIGINT and SIGPIPE
 LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's default seeds: Python, numpy, torch, few-shot samples
@@ -61,14 +61,16 @@ def lm_eval_command(flags: Mapping[str, Any], command: str = "lm_eval") -> str:
 
 
 def read_recipe(folder: Path, config: str) -> dict[str, Any]:
-    """Returns the settings in a YAML file: the user's, or the one in `folder` with this name or beginning of a name."""
+    """Returns the settings in a YAML file: the user's, or the one in `folder` with this name or first part of it."""
     import yaml
 
     exact = [path for path in (Path(config), folder / f"{config}.yaml") if path.is_file()]
-    matches = exact[:1] or sorted(folder.glob(f"{config}*.yaml"))
+    matches = exact[:1] or sorted(folder.glob(f"{config}_*.yaml"))
     if len(matches) != 1:
-        packaged = ", ".join(path.stem for path in matches or sorted(folder.glob("*.yaml")))
-        raise OptionError(f"--config {config}: must name a file, or one of {packaged}")
+        packaged = [path.stem for path in sorted(folder.glob("*.yaml"))]
+        hint = did_you_mean(config.lower(), [*packaged, *(name.partition("_")[0] for name in packaged)])
+        hint = hint or f"there are {', '.join(packaged)}"
+        raise OptionError(f"--config {config}: there is no such file or packaged recipe; {hint}")
     try:
         found = yaml.safe_load(matches[0].read_text(encoding="utf-8"))
     except yaml.YAMLError as error:

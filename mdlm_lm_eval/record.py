@@ -22,7 +22,7 @@ from mdlm_lm_eval.decoding.trace import Event, Filled, as_recorded
 from mdlm_lm_eval.loader import foreign_files, plugins
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.text import ENDINGS
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, shown
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.files import read_json
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _VALUES_PER_PARAMETER = 16
 _OF_MODEL = "mask_token_id max_length think_end_token add_bos_token weights revision adapter_weights"
+_IN_EFFECT = ("n_masks", "steps", "block_length", "cache")  # options whose effect `settings_in_words` names
 # The facts about a run that an answer depends on.
 _OF_ANSWERS = """
     mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit
@@ -386,8 +387,12 @@ def _check(lm: "MDLM") -> dict[str, Any] | None:
 def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str]:
     """Returns the lines about settings, speed, request cache and audit of a run with this `provenance`."""
     tasks = facts["tasks"].values()
+    words = settings_in_words(tasks, has_chat_template)
+    for name in facts["explicit_options"]:
+        values = {shown(one["options"][name]) for one in facts["settings"] if name in one["options"]}
+        words += [] if name in _IN_EFFECT else [f"{name}={value}" for value in sorted(values)]
     return {
-        "settings": ", ".join(settings_in_words(tasks, has_chat_template)),
+        "settings": ", ".join(words),
         "speed": cost_in_words([{**task["cost"], "requests": task["requests"]} for task in tasks]),
         "cache": kept_in_words(facts["kept_answers"]),
         "audit": audit_in_words([task.get("audit", {}) for task in tasks]),

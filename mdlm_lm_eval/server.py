@@ -52,7 +52,9 @@ from mdlm_lm_eval.results.result_file import UNKNOWN
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
 if not (find_spec("aiohttp") and find_spec("tenacity")):  # without them, lm-eval's module raises a NameError
-    raise OptionError("mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]'")
+    raise OptionError(
+        "mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]', or '.[server]' in a clone"
+    )
 
 from aiohttp import ClientConnectionError  # noqa: E402
 from lm_eval.models.openai_completions import LocalCompletionsAPI  # noqa: E402

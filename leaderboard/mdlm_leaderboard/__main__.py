@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         "--samples", action="store_true", help="also pages of single questions (lm_eval's --log_samples)"
     )
     build.add_argument("--strict", action="store_true", help="exit with 1 if any file or score is not used")
-    show = command(_show, "one result in five lines: score, settings in effect, speed, audit, file")
+    show = command(_show, "one result in a few lines: score, settings in effect, speed, audit, file")
     show.add_argument("file", type=Path, metavar="PATH", help="an lm-eval result file, or a folder: its newest one")
     by_question = "With the files of lm_eval's --log_samples beside the results, questions are compared one by one."
     compare = command(_compare, "the difference between two result files, with its 95%% interval", by_question)

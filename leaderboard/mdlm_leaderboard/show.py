@@ -1,4 +1,4 @@
-"""`mdlm-leaderboard show`: one result in five lines."""
+"""`mdlm-leaderboard show`: one result in a few lines."""
 
 from pathlib import Path
 

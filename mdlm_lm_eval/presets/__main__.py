@@ -28,5 +28,7 @@ if __name__ == "__main__":
     parser.add_argument("what", nargs="?", choices=("list", "show"), default="list")
     parser.add_argument("names", nargs="*", metavar="NAME")
     given = parser.parse_args()
+    if given.what == "show" and not given.names:
+        parser.error("show needs the name of a preset; without `show`, all names are listed")
     with ending_well("presets", after_stop="run it again"):
         print("\n".join(map(shown, given.names) if given.what == "show" else preset_names()))

@@ -83,7 +83,9 @@ def _run(
         try:
             from mdlm_lm_eval.sweep.ray_executor import run_on_ray
         except ModuleNotFoundError as error:
-            raise OptionError("--executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'") from error
+            raise OptionError(
+                "--executor ray needs Ray: pip install 'mdlm-lm-eval[ray]', or '.[ray]' in a clone"
+            ) from error
         run_on_ray(sweep, claims, **on_ray)
     else:
         run_here(sweep, tasks, claims)

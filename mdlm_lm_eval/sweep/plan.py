@@ -147,7 +147,7 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     axis_names = {*options, *_OTHER_AXES}
     for name, value in [*common.items(), *(item for grid in grids for item in grid.items())]:
         if name not in axis_names | COMMON_NAMES:
-            raise unknown_option("option", name, value, axis_names | COMMON_NAMES)
+            raise unknown_option("option", name, value, axis_names | COMMON_NAMES | {"grids", "preset"})
     named_in_grids = {name for grid in grids for name in grid}
     if misplaced := sorted(named_in_grids & COMMON_NAMES):
         raise OptionError(f"{misplaced[0]} is the same in all cells; name it above the grids")
