@@ -34,7 +34,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "RCR": {"sampler": "rcr", "schedule": "maskgit_linear", "steps": 8},
     "WINO": {"sampler": "wino", "confidence_threshold": 0.6},
 }
-HEADER = ("sampler", "options", "accuracy (%)", "tokens per pass", "tokens as with one per step (%)")
+HEADER = ("sampler", "options", "accuracy (%)", "tokens per pass", "same tokens as one per step (%)")
 
 
 def background(lm: MDLM, count: int = 1000) -> torch.Tensor:

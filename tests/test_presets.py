@@ -60,7 +60,7 @@ def test_presets_are_listed_by_the_command_that_errors_name() -> None:
     shown = run("mdlm_lm_eval.presets", "show", PRESET)
     assert shown.stdout.splitlines() == [
         "# published: 70.0 (EVAL.md, generation tasks)",
-        "# texts: theirs go on after an end of text to the next stop string, without special tokens; ours end there",
+        "# texts: their answers continue after an end-of-text token up to the next stop string; ours stop at it",
         "# options: n_masks=256,steps=256,temperature=0.0,unmasking=confidence",
         f"lm_eval --model mdlm --model_args pretrained=GSAI-ML/LLaDA-8B-Base,preset={PRESET},dtype=bfloat16 "
         "--tasks gsm8k --num_fewshot 5 --batch_size auto --output_path results",

@@ -217,7 +217,7 @@ def test_the_bound_is_that_of_decoding_from_left_to_right() -> None:
         answers = [(*names[:at], doc["new"], *names[at:]) for at in range(n + 1)]
         both.append((100 * doc["bound_2"], 100 * in_the_best_order(answers, 2)))
     (low, high), (low_best, high_best) = ((min(one), max(one)) for one in zip(*both, strict=True))
-    said = f"{low:.1f} to {high:.1f}% from left to right and {low_best:.1f} to {high_best:.1f}% in the best order"
+    said = f"from left to right is {low:.1f} to {high:.1f}%; in the best order it is {low_best:.1f} to {high_best:.1f}%"
     assert said in " ".join(shown.split())
 
 
