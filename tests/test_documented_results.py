@@ -169,7 +169,7 @@ def test_wordings() -> None:
     most = max(before - one for n in (5, 6) for one, before in zip(found[n], found[0], strict=True))
     expected = [
         f"cost at most {most:.1f} points",
-        f"of {len(others)} scores in the other seven, one is above chance ({', '.join(above_chance)})",
+        f"three adapters have {len(others)} scores, and one is above chance ({', '.join(above_chance)}%)",
     ]
     assert missing("leaderboard/results/README.md", expected) == []
 
@@ -181,7 +181,7 @@ def test_the_second_training_seed() -> None:
     costs = [above([pair[1]], [pair[0]]) for pair in ((many, few), (dots, slot))]
     means = [mean([one]) for one in (without, few)]
     expected = [
-        "({} without, {} with them)".format(*means),
+        "({}% right without, {}% with them)".format(*means),
         "loses {} points to masks and {} to dots in the slot".format(*(cost.in_words for cost in costs)),
     ]
     assert missing("leaderboard/results/README.md", expected) == []
