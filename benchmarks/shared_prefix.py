@@ -42,7 +42,7 @@ from tests.conftest import random_llama
 
 MASK, PAD = 0, 1
 QUESTIONS = 100  # that share a prefix
-HEADER = ("requests", "block", "off, s", "on, s", "ceiling, s", "off / on", "ceiling / on (%)")
+HEADER = ("requests", "block", "off, s", "on, s", "ceiling, s", "speed-up", "share of the possible speed-up (%)")
 
 
 # Time

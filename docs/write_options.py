@@ -81,11 +81,12 @@ def write_checks(folder: Path) -> None:
     by_sampler: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_sampler.setdefault(_their_sampler(row), []).append(row)
-    header = ("their sampler", "checkpoints", "settings", "other choices", "same answers")
+    header = ("their sampler", "checkpoints", "settings", "passes in which the two chose differently", "same answers")
     table = markdown_table(header, [(name, *_compared(found)) for name, found in by_sampler.items()])
     most = max(row["logits_differ_by"] for row in rows if row["network"] != "ours")
-    logits = f"Logits of their networks and ours {f'differ by at most {most:.1g}' if most else 'are equal'}."
-    replace_table(folder / "verified.md", "authors", f"{table}\n\n{logits}")
+    logits = f"Logits of their networks and ours {f'differ by at most {most:.1g}' if most else 'are exactly equal'}."
+    causes = {f"Where the two chose differently, {cause}." for row in rows for cause in row["causes"]}
+    replace_table(folder / "verified.md", "authors", "\n\n".join([table, *sorted(causes), logits]))
 
 
 def _their_sampler(row: dict[str, Any]) -> str:
@@ -100,11 +101,10 @@ def _compared(rows: list[dict[str, Any]]) -> tuple[str, ...]:
         sum(counts) for counts in zip(*(map(int, row["same_answers"].split(" of ")) for row in rows), strict=True)
     )
     others, passes = (sum(row[key] for row in rows) for key in ("other_choices", "passes"))
-    causes = ", all explained" if any(row["causes"] for row in rows) else ""
     return (
         ", ".join(dict.fromkeys(models)),
         str(len(rows)),
-        f"{others} of {passes} passes{causes}",
+        f"{others} of {passes}",
         f"{same} of {asked}",
     )
 

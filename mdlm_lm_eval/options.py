@@ -213,8 +213,7 @@ class DecodingOptions(Options):
 
     Options of samplers and row decoders are given like those below: `DecodingOptions(n_masks=4, kl_threshold=0.1)`.
     of_ways: the options of samplers and row decoders that differ from their defaults, as (name, value).
-    given: with a guest, the names of all options that were set, also of those set to their default, as the guest may
-    have other defaults. Empty without a guest.
+    given: the names of all options that were set, if there is a guest, whose defaults may differ; otherwise empty.
     """
 
     exclusive = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
@@ -294,7 +293,7 @@ class DecodingOptions(Options):
     end_think_boost: float = option(
         0.0,
         "raise the logit of end_think at a block's leftmost mask by this times "
-        "(share of the canvas before it) ** end_think_power",
+        "(the mask's place in the answer / n_masks)^end_think_power",
         least=0,
     )
     end_think_power: float = option(1.0, "for end_think_boost: the exponent", above=0)
@@ -313,7 +312,7 @@ class DecodingOptions(Options):
     filler: str = option(".", "neutral text after the masks")
     n_fillers: int = option(0, "how often filler is repeated", least=0)
     suppress_eos: bool = option(False, "never fill in an end-of-text token", llada="logits_eos_inf")
-    escape_until: bool = option(False, "answers go on after a task's stop strings, as in Dream's script")
+    escape_until: bool = option(False, "answers go on after a task's stop strings (a name of Dream's script)")
     unfinished_thinking: str = option(
         "kept",
         "answers that end before think_end_token: kept or empty",
@@ -322,11 +321,11 @@ class DecodingOptions(Options):
     eos_last: bool = option(False, "fill in end-of-text and end-of-turn tokens last", llada="confidence_eos_eot_inf")
     early_exit: bool = option(True, "drop a row from the batch once its answer is decided", silent=True)
     batch_invariant: bool = option(
-        False, "run rows in shapes that other rows do not change, so that answers do not depend on them in any dtype"
+        False, "compute each row so that other rows of the batch cannot change its answer, in any dtype"
     )
     trace: bool = option(False, "record when each token was filled in, and how sure the model was", silent=True)
     noise_num: int = option(8, _NOISE_NUM, least=1)
-    seed: int = option(0, "random seed; default: lm_eval's --seed", least=0)
+    seed: int = option(0, "random seed; lm_eval replaces the default by its --seed, 1234", least=0)
 
     of_ways: tuple[tuple[str, Any], ...] = ()
     given: frozenset[str] = frozenset()
@@ -451,7 +450,7 @@ class LikelihoodOptions(Options):
     check_greedy: bool = option(
         True, "also check whether greedy decoding gives the continuation", llada="is_check_greedy"
     )
-    seed: int = option(0, "random seed; default: lm_eval's --seed", least=0)
+    seed: int = option(0, "random seed; lm_eval replaces the default by its --seed, 1234", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -484,7 +483,7 @@ class ModelOptions(Options):
     compile: bool = option(False, "compile the layers with torch.compile", silent=True)
     share_prefix: bool = option(
         True,
-        "where it is exact (block diffusion models), run what prompts begin with once for all of them",
+        "where it is exact (block diffusion models), compute the common beginning of prompts once",
         silent=True,
     )
     cache_audit: float | None = option(
