@@ -213,8 +213,7 @@ class DecodingOptions(Options):
 
     Options of samplers and row decoders are given like those below: `DecodingOptions(n_masks=4, kl_threshold=0.1)`.
     of_ways: the options of samplers and row decoders that differ from their defaults, as (name, value).
-    given: with a guest, the names of all options that were set, also of those set to their default, as the guest may
-        have other defaults. Empty without a guest.
+    given: the names of all options that were set, if there is a guest, whose defaults may differ; otherwise empty.
     """
 
     exclusive = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
