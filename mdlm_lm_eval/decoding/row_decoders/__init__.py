@@ -132,7 +132,8 @@ class PassByPass(ABC):
             n_seen=self.width + 1,
         )
         logits = logits.float().view(len(rows), -1, self.denoiser.vocab_size)
-        is_bad = (~logits.isfinite().all(-1) & to_device(is_real, device)).any(1).tolist()
+        is_finite = logits.amax(-1).isfinite() & logits.amin(-1).isfinite()  # a tenth of the time of all V
+        is_bad = (~is_finite & to_device(is_real, device)).any(1).tolist()
         if any(is_bad):
             raise NonFiniteLogitsError(self.first + rows[is_bad.index(True)])
         for index, window in zip(rows, windows, strict=True):
