@@ -7,6 +7,7 @@ python -m training.study_tables --write    # puts them into docs/built_in_model.
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -250,6 +251,11 @@ def hours() -> float:
 PARTS = ("right", "not a letter, likeliest letter right", "likeliest letter wrong")
 
 
+def compact(table: str) -> str:
+    """The same Markdown without spaces around its bars."""
+    return re.sub(r" *\| *", "|", table)
+
+
 def write_figure(study: Study, folder: Path) -> None:
     """Draws the shares of answers with 200 masks: `study-light.svg`, `-dark`, and both `-narrow-` for phones."""
     for name, width in (("study", 7.4), ("study-narrow", 3.7)):
@@ -297,7 +303,7 @@ def main() -> None:
     is_to_write = parser.parse_args().write
     study = read_study()
     if is_to_write:
-        replace_table(DOCS / "built_in_model.md", "study", tables(study))
+        replace_table(DOCS / "built_in_model.md", "study", compact(tables(study)))
         write_figure(study, DOCS / "figures")
         for name, text in csv_files(study).items():
             (ANSWERS / name).write_text(text, encoding="utf-8")

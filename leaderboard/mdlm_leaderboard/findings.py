@@ -56,7 +56,7 @@ def masks_finding(section: Section) -> str:
     among = "" if len(others) == 1 else f", the best of {len(others)} fine-tunings"
     return (
         f"{sentence} At {most} masks it is right in {_most(before, section)}. {_adapter(best)}{among}, raises this to "
-        f"{_most(best, section)}; it loses {_cost(best, section)} points."
+        f"{_most(best, section)}; appended masks then cost {_cost(best, section)} points."
     )
 
 
