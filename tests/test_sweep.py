@@ -383,4 +383,5 @@ def test_a_missing_extra_is_named(
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "mdlm_lm_eval.sweep.ray_executor", raising=False)
     ended = sweep(tmp_path / "out", checkpoint, task_folder, "--executor=ray")
-    assert (ended.code, ended.err) == (2, "mdlm-sweep: --executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'\n")
+    install = "pip install 'mdlm-lm-eval[ray]', or '.[ray]' in a clone"
+    assert (ended.code, ended.err) == (2, f"mdlm-sweep: --executor ray needs Ray: {install}\n")
