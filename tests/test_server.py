@@ -512,7 +512,7 @@ def test_the_suite_end_to_end(decoder: Callable[..., Answer], tmp_path: Path) ->
             "engine_version": "1",
         }
         words = shlex.split(f"--model mdlm-server --tasks {','.join(tasks)} --limit 2 --log_samples --device cpu")
-        words += shlex.split("--metadata fewshot_relevant=2 fewshot_distractors=1 --include_path")
+        words += ["--metadata", '{"fewshot_relevant": 2, "fewshot_distractors": 1}', "--include_path"]
         words += [str(tasks_path() / "context"), "--output_path", str(tmp_path)]
         words += ["--model_args", json.dumps(arguments | {"max_concurrent": 8})]
         run("lm_eval", *words)

@@ -10,7 +10,7 @@ from typing import Any
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_chosen_file
-from mdlm_lm_eval.results.samples import SAMPLES, metrics_of, read_samples, samples_path
+from mdlm_lm_eval.results.samples import SAMPLES, metrics_of, new_instance, read_samples, samples_path
 from mdlm_lm_eval.results.statistics import Interval, difference, score_of_sets, t_interval
 from mdlm_lm_eval.results.suite import suite_task
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
@@ -78,9 +78,7 @@ def _paired(scores: list[tuple[float, float]]) -> Interval:
 
 def _score(task: Any, sample: Mapping[str, Any], answer: str) -> Mapping[str, Any]:
     """The metrics that another answer to a sample's question would get."""
-    from lm_eval.api.instance import Instance
-
-    instance = Instance("generate_until", sample["doc"], ("", {}), 0, metadata=(None, sample["doc_id"], 1))
+    instance = new_instance(sample["doc"], ("", {}), None, sample["doc_id"])
     instance.resps = [answer] * len(sample["resps"][0])
     task._instances = [instance]
     task.apply_filters()

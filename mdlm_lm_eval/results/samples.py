@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from glob import escape
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,13 @@ def pair_accuracies(answers: Mapping[str, Mapping[str, Sequence[Answer]]]) -> di
         with suppress(ValueError):  # with --limit, there may be no complete set
             found[group] = rule_sets.pair_accuracy(own)
     return found
+
+
+def new_instance(document: Any, arguments: tuple[Any, ...], task: str | None, doc_id: int) -> Any:
+    """A generation request as the installed lm-eval builds it; since 0.5, task and document are arguments."""
+    from lm_eval.api.instance import Instance
+
+    facts = {"request_type": "generate_until", "doc": document, "arguments": arguments, "idx": 0}
+    if signature(Instance).parameters["task_name"].default is Parameter.empty:
+        return Instance(**facts, task_name=task, doc_id=doc_id)
+    return Instance(**facts, metadata=(task, doc_id, 1))

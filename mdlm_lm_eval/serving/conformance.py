@@ -19,6 +19,7 @@ from lm_eval._cli.utils import MergeDictAction
 from mdlm_lm_eval.command_line import ending_well, parser_of
 from mdlm_lm_eval.options import OptionError, shown
 from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.samples import new_instance
 from mdlm_lm_eval.serving import REQUEST_OPTIONS, NoAnswerError, check_answer
 
 if TYPE_CHECKING:
@@ -80,10 +81,7 @@ class Examination:
 
     def request(self, prompt: str, gen_kwargs: Mapping[str, Any]) -> Any:
         """Returns a request as lm-eval makes it, in a task named after the prompt."""
-        from lm_eval.api.instance import Instance
-
-        arguments = (prompt, {**_GENERATION, **gen_kwargs})
-        return Instance("generate_until", doc={}, arguments=arguments, idx=0, metadata=(prompt, 0, 1))
+        return new_instance({}, (prompt, {**_GENERATION, **gen_kwargs}), prompt, 0)
 
     def expected(self, prompt: str, **gen_kwargs: Any) -> str:
         """Returns the text that the model in this process writes."""
