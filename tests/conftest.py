@@ -7,7 +7,6 @@ import shutil
 import signal
 from collections.abc import Sequence
 from functools import cache
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.registry import SAMPLERS
+from mdlm_lm_eval.results.samples import new_instance
 from tests import commands
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -124,11 +124,8 @@ def _words(value: Any) -> str:
 def instance_of(
     kind: str, arguments: tuple[Any, ...], task: str | None = None, doc_id: int | None = None, document: Any = None
 ) -> Instance:
-    """A request as the installed lm-eval builds it: some releases want the task's name, others unpack `metadata`."""
-    facts = {"request_type": kind, "doc": document or {}, "arguments": arguments, "idx": 0}
-    if signature(Instance).parameters["task_name"].default is Parameter.empty:
-        return Instance(**facts, task_name=task, doc_id=doc_id)
-    return Instance(**facts, metadata=(task, doc_id, 1))
+    """A request as the installed lm-eval builds it."""
+    return new_instance(kind, document or {}, arguments, task, doc_id)
 
 
 def generation(text: str, task: str | None = "task", doc: int | None = None, **gen_kwargs: Any) -> Instance:

@@ -78,7 +78,7 @@ def _paired(scores: list[tuple[float, float]]) -> Interval:
 
 def _score(task: Any, sample: Mapping[str, Any], answer: str) -> Mapping[str, Any]:
     """The metrics that another answer to a sample's question would get."""
-    instance = new_instance(sample["doc"], ("", {}), None, sample["doc_id"])
+    instance = new_instance("generate_until", sample["doc"], ("", {}), None, sample["doc_id"])
     instance.resps = [answer] * len(sample["resps"][0])
     task._instances = [instance]
     task.apply_filters()

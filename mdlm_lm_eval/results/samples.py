@@ -113,11 +113,14 @@ def pair_accuracies(answers: Mapping[str, Mapping[str, Sequence[Answer]]]) -> di
     return found
 
 
-def new_instance(document: Any, arguments: tuple[Any, ...], task: str | None, doc_id: int) -> Any:
-    """A generation request as the installed lm-eval builds it; since 0.5, task and document are arguments."""
+def new_instance(
+    request_type: str, document: Any, arguments: tuple[Any, ...], task: str | None, doc_id: int | None
+) -> Any:
+    """A request as the installed lm-eval builds it; since 0.5, task and document are arguments."""
     from lm_eval.api.instance import Instance
 
-    facts = {"request_type": "generate_until", "doc": document, "arguments": arguments, "idx": 0}
     if signature(Instance).parameters["task_name"].default is Parameter.empty:
-        return Instance(**facts, task_name=task, doc_id=doc_id)
-    return Instance(**facts, metadata=(task, doc_id, 1))
+        return Instance(
+            request_type=request_type, doc=document, arguments=arguments, idx=0, task_name=task, doc_id=doc_id
+        )
+    return Instance(request_type=request_type, doc=document, arguments=arguments, idx=0, metadata=(task, doc_id, 1))

@@ -81,7 +81,7 @@ class Examination:
 
     def request(self, prompt: str, gen_kwargs: Mapping[str, Any]) -> Any:
         """Returns a request as lm-eval makes it, in a task named after the prompt."""
-        return new_instance({}, (prompt, {**_GENERATION, **gen_kwargs}), prompt, 0)
+        return new_instance("generate_until", {}, (prompt, {**_GENERATION, **gen_kwargs}), prompt, 0)
 
     def expected(self, prompt: str, **gen_kwargs: Any) -> str:
         """Returns the text that the model in this process writes."""
