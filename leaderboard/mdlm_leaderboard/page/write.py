@@ -42,6 +42,11 @@ def write_page(
     """
     rows = [row for section in board.sections for row in section.rows]
     chosen = [row.id for section in board.sections if (row := section.baseline(baseline))]
+
+    def parameters_of(row: Row) -> int | None:
+        number: int | None = board.scores.files[row.files[0]].config.get("model_num_parameters")
+        return number
+
     render(
         "page",
         output / "index.html",
@@ -61,7 +66,8 @@ def write_page(
         dates=sorted(file.date for file in board.scores.files.values() if file.date),
         change=change,
         runs_of=lambda row: _runs_of([board.scores.files[path] for path in row.files]),
-        parameters_of=lambda row: board.scores.files[row.files[0]].config.get("model_num_parameters"),
+        parameters_of=parameters_of,
+        sizes_of=lambda section: [*{parameters_of(row) for row in section.rows if not row.who.adapter}],
     )
 
 
