@@ -478,7 +478,7 @@ class ModelOptions(Options):
     shift_logits: bool | None = option(None, "whether an unknown model predicts the next position, as Dream does")
     diffusion_family: str | None = option(None, "family of a checkpoint whose config could be of several")
     cuda_graphs: bool = option(
-        True, "on a GPU, run passes of up to 8,192 tokens as CUDA graphs where the model can be captured", silent=True
+        True, "on a GPU, run small passes as CUDA graphs if the model can be captured", silent=True
     )
     compile: bool = option(False, "compile the layers with torch.compile", silent=True)
     share_prefix: bool = option(

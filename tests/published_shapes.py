@@ -60,16 +60,21 @@ def tensors_of(name: str, config: dict[str, Any]) -> dict[str, tuple[list[int], 
     return found
 
 
-def build(name: str, folder: Path) -> Path:
-    """A random checkpoint of this shape, in shards."""
-    known, config = shape(name), shrunk_config(name)
+def build(
+    name: str, folder: Path, config: dict[str, Any] | None = None, *, scale: float = 0.2, device: str = "cpu"
+) -> Path:
+    """A random checkpoint of this shape, in shards.
+
+    config: by default with small widths. scale: standard deviation of weights, drawn on `device`.
+    """
+    known, config = shape(name), config or shrunk_config(name)
     folder.mkdir(parents=True, exist_ok=True)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
 
     def random(tensor: str, size: list[int]) -> Tensor:
-        values = torch.randn(size, generator=generator)
+        values = torch.randn(size, generator=generator, device=device).cpu()
         is_scale = len(size) == 1 and tensor.endswith(("norm.weight", "scale", "scalar"))
-        return 1 + 0.1 * values if is_scale else 0.2 * values
+        return 1 + 0.1 * values if is_scale else scale * values
 
     expected = tensors_of(name, config)
     weights = {tensor: random(tensor, size).to(dtype) for tensor, (size, dtype) in expected.items()}

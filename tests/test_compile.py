@@ -3,14 +3,19 @@
 CUDA graphs are simulated; test_pretended_gpu compares the answers of all ways of decoding from them.
 """
 
+import gc
+from collections.abc import Callable
+from contextlib import nullcontext
 from random import Random
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
+from benchmarks.gpu import SHAPES, random_model
 from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.model import compiled
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
@@ -64,6 +69,37 @@ def test_ragged_batches_compile_a_few_graphs_and_change_no_token() -> None:
     assert 1 <= counter.frame_count <= 8
 
 
+def test_nothing_is_compiled_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though a new cache's first pass, which runs layers as they are, comes when its shape is warm."""
+    compiled_by: list[bool] = []  # whether during a capture
+    is_capturing = False
+
+    def backend(module: Any, _: Any) -> Any:
+        compiled_by.append(is_capturing)
+        return module.forward
+
+    def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+        nonlocal is_capturing
+        is_capturing = True
+        result = run()
+        is_capturing = False
+        return lambda: result.copy_(run()), result
+
+    torch._dynamo.reset()
+    plain, other = a_model(), a_model()
+    compiled.compile_layers(other, backend=backend)
+    monkeypatch.setattr(compiled, "capture", capture)
+    monkeypatch.setattr(torch.cuda, "device_of", lambda _: nullcontext())
+    made = denoiser(other, FULL_ATTENTION, shift=False)
+    made.graphs, made.most_in_graph = WeakKeyDictionary(), 8192  # as on a GPU
+    options = DecodingOptions(n_masks=8, block_length=4, cache="dual")
+    for _ in range(2):
+        texts = [[3] * 9, [4] * 9]
+        assert decode(made, texts, options) == decode(denoiser(plain, FULL_ATTENTION, shift=False), texts, options)
+    assert compiled_by
+    assert not any(compiled_by)
+
+
 def test_a_graph_is_captured_once_for_a_shape() -> None:
     options = DecodingOptions(n_masks=8, steps=8)
     with PretendedGpu() as gpu:
@@ -89,6 +125,19 @@ def test_a_shape_is_warm_for_every_cache() -> None:
         assert replayed == [1, 3, 5]
 
 
+def test_only_passes_that_would_wait_for_their_launches_become_graphs() -> None:
+    with torch.device("meta"):
+        of_8b = random_model(SHAPES["llada-8b"], "meta", torch.bfloat16)
+    assert 400 < compiled.most_tokens(of_8b) < 500
+    assert compiled.most_tokens(a_model()) == 8192
+    options = DecodingOptions(n_masks=8, steps=8)
+    with PretendedGpu() as gpu:
+        made = denoiser(gpu.move(a_model()), FULL_ATTENTION, shift=False)
+        made.most_in_graph = 16  # a pass has 17 tokens
+        decode(made, [[3] * 9], options)
+        assert (gpu.report.captured, made.forward_passes) == (0, 8)
+
+
 def test_a_model_that_cannot_be_captured_runs_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
     options, texts = DecodingOptions(n_masks=8), [[3] * 9, [4] * 9]
     answers = decode(denoiser(waiting(a_model()), FULL_ATTENTION, shift=False), texts, options)
@@ -96,6 +145,7 @@ def test_a_model_that_cannot_be_captured_runs_without_graphs(caplog: pytest.LogC
         made = denoiser(gpu.move(waiting(a_model())), FULL_ATTENTION, shift=False)
         assert decode(made, texts, options) == answers
         assert (made.graphs, made.forward_passes) == (None, 8)
+        assert (gpu.stream, gc.isenabled()) == ("default", True)
         assert "LlamaForCausalLM runs without CUDA graphs: no CUDA graph can be captured" in caplog.text
         made = denoiser(gpu.move(waiting(a_model())), FULL_ATTENTION, shift=False)
         made.compiled = True

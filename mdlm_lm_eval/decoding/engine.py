@@ -77,7 +77,7 @@ class Engine:
             places = [place_of(canvas.prefix, len(canvas.slots)) for canvas in run.canvases]
             order = sorted(order, key=places.__getitem__)
         self.waiting = iter(order)
-        size = bucket(min(self.n_lanes, len(run.canvases)), self.device)
+        size = min(self.n_lanes, bucket(len(run.canvases), self.device))
         self.lanes = Lanes.empty(size, run, max(map(len, self.paths), default=0))
         self.events: dict[int, list[Event]] = {}
         self.n_passes, self.last_seen = 0, -1
@@ -196,7 +196,7 @@ class Engine:
         """Drops empty lanes, on a GPU only some of them, so that graphs meet few numbers of rows."""
         n, owners = len(self.state.at), self.lanes.owners
         kept = np.flatnonzero(owners >= 0)
-        size = bucket(len(kept), self.device) if len(kept) else 0
+        size = min(n, bucket(len(kept), self.device)) if len(kept) else 0
         if size == n:
             return
         kept = np.concatenate([kept, np.flatnonzero(owners < 0)[: size - len(kept)]])

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 # The usable share of free memory; the rest is lost between blocks of the allocator.
 _USABLE = 0.9
 # Memory that does not depend on the rows: float32 slices of logits and of values computed from them, workspaces of
-# matrix multiplications, and the passes of at most 8,192 tokens that are kept as CUDA graphs.
+# matrix multiplications, and the passes that are kept as CUDA graphs.
 _FIXED_BYTES = 9 * 2**29
 
 

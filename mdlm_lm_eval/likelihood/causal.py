@@ -9,6 +9,7 @@ from mdlm_lm_eval.decoding.candidates import slices_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, chunks
 from mdlm_lm_eval.likelihood.scored_passes import Term
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import begin_rows, place_of
 
@@ -44,16 +45,16 @@ def score_causally(
         scored = torch.cat([torch.arange(int(end) - n, int(end)) for end, n in zip(ends, counts, strict=True)])  # [N]
         device = denoiser.device
         logits = denoiser.window_logits(
-            ids.to(device),
-            columns.to(device),
-            (torch.arange(longest) <= columns[..., None]).to(device),
-            (scored - 1).to(device),
+            to_device(ids, device),
+            to_device(columns, device),
+            to_device(torch.arange(longest) <= columns[..., None], device),
+            to_device(scored - 1, device),
             cache=cache,
             n_seen=None if cache is None else longest,
         )
-        truth = ids.flatten()[scored].to(device)
+        truth = to_device(ids.flatten()[scored], device)
         parts = [_of_truth(logits[part], truth[part]) for part in slices_of(len(truth), logits)]
-        log_probs, is_likeliest = (torch.cat(values).cpu() for values in zip(*parts, strict=True))
+        log_probs, is_likeliest = torch.cat(parts, 1).cpu()  # the only wait for the device
         for index, of_one, greedy in zip(batch, log_probs.split(counts), is_likeliest.split(counts), strict=True):
             if not of_one.isfinite().all():
                 raise NonFiniteLogitsError(index)
@@ -63,7 +64,7 @@ def score_causally(
     return [scores[index] for index in range(len(requests))]
 
 
-def _of_truth(logits: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """The log-probabilities [n] of the true tokens [n] by logits [n, V], and whether each token is the likeliest."""
+def _of_truth(logits: Tensor, truth: Tensor) -> Tensor:
+    """The log-probabilities of the true tokens [n] by logits [n, V], and 1 for each that is the likeliest: [2, n]."""
     log_probs = logits.float().log_softmax(-1).gather(1, truth[:, None]).squeeze(1)
-    return log_probs, logits.argmax(-1) == truth
+    return torch.stack([log_probs, (logits.argmax(-1) == truth).float()])

@@ -14,7 +14,6 @@ from mdlm_lm_eval.decoding.selection import sure_enough
 from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
-from mdlm_lm_eval.model.compiled import MOST_TOKENS
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import bucket, positions_of, to_device
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -196,7 +195,7 @@ def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg
     """
     device, n_rows = denoiser.device, len(canvases)
     length = positions_of(max(len(canvas.token_ids) for canvas in canvases), device)
-    if n_rows * length * (2 if cfg_scale > 0.0 else 1) <= MOST_TOKENS:
+    if n_rows * length * (2 if cfg_scale > 0.0 else 1) <= denoiser.most_in_graph:
         n_rows = bucket(n_rows, device)
     n_more = n_rows - len(canvases)
     canvases = [*canvases, *[canvases[-1]] * n_more]

@@ -1,8 +1,10 @@
 """CUDA graphs of a GPU's passes; and with `compile=true`, compiled layers."""
 
 import functools
+import gc
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -18,8 +20,10 @@ from mdlm_lm_eval.options import OptionError
 CACHE = "cache" if Version(transformers_version) >= Version("5.24") else "past_key_values"
 # The passes of a shape before its graph is captured: the first ones load and choose kernels, which a capture may not.
 PASSES_BEFORE = 2
-# Larger passes do not wait for kernel launches, and graphs of them, or more graphs, would take up much memory.
-MOST_TOKENS, _MOST_CAPTURED = 8192, 32
+# More graphs, or graphs of larger passes, would take up much memory.
+_MOST_TOKENS, _MOST_CAPTURED = 8192, 32
+# Twice the host's time to launch a layer's kernels, and the rate of large matrix multiplications on an H200.
+_LAUNCH_SECONDS, _OPERATIONS_A_SECOND = 6e-4, 4e14
 # Compiled versions of a layer: with and without a cache, a mask, several rows. More would be a sign of an error.
 _MOST_COMPILED = 64
 
@@ -35,6 +39,16 @@ def can_capture(model: nn.Module) -> bool:
     """
     is_remote = model.config.to_dict().get("diffusion_family") == "remote"  # type: ignore[union-attr, operator]
     return _is_on_one_device(model) and next(model.parameters()).is_cuda and not is_remote
+
+
+def most_tokens(model: nn.Module) -> int:
+    """The tokens of the largest pass that is worth a graph; the kernels of larger ones outlast their launches.
+
+    It is about 480 for 8 billion parameters in 32 layers.
+    """
+    operations_a_token = 2 * sum(parameter.numel() for parameter in model.parameters())
+    launches = model.config.get_text_config().num_hidden_layers * _LAUNCH_SECONDS  # type: ignore[union-attr, operator]
+    return min(_MOST_TOKENS, int(launches * _OPERATIONS_A_SECOND / operations_a_token))
 
 
 def _is_on_one_device(model: nn.Module) -> bool:
@@ -111,13 +125,15 @@ class Graphs:
             of_model.seen[key] += 1
             n_of_model = of_model.seen[key]
         is_warm = n_of_model > PASSES_BEFORE and self.seen[key] > 1
-        if not is_warm or tensors["input_ids"].numel() > MOST_TOKENS:
+        if not is_warm:
             return forward(**inputs)
         if key not in self.captured:
             if len(self.captured) == _MOST_CAPTURED:
                 del self.captured[next(iter(self.captured))]  # the oldest
             fixed = {name: tensor.clone() for name, tensor in tensors.items()}
-            self.captured[key] = fixed, *capture(lambda: forward(**{**inputs, **fixed}))
+            of_fixed = functools.partial(forward, **{**inputs, **fixed})
+            of_fixed()  # may compile, which a capture may not: a new cache's first pass runs layers as they are
+            self.captured[key] = fixed, *capture(of_fixed)
         fixed, replay, result = self.captured[key]
         self.fill(fixed, tensors)
         replay()
@@ -131,23 +147,50 @@ class Graphs:
 
 
 def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-    """Captures `run` as a CUDA graph; returns the function that replays it, and the tensor with its result."""
-    graph, pool = torch.cuda.CUDAGraph(), _keeper(torch.cuda.current_device()).pool()
+    """Captures `run` as a CUDA graph; returns the function that replays it, and the tensor with its result.
+
+    Raises NotCapturableError, after which the device is as it was.
+    """
+    device, stream = torch.cuda.current_device(), torch.cuda.current_stream()
+    graph, pool = torch.cuda.CUDAGraph(), _keeper(device).pool()
     try:
-        # Other threads, such as those that watch NCCL, may use the device meanwhile.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with _capturing(graph, pool=pool):
             result = run()
-    except torch.OutOfMemoryError:
-        raise
     except RuntimeError as error:
-        raise NotCapturableError(f"no CUDA graph can be captured of this pass ({error})") from error
+        first = error.__context__ or error  # the end of a failed capture raises another error
+        _restore(device, stream, pool)
+        if isinstance(first, torch.OutOfMemoryError):
+            raise first from None
+        raise NotCapturableError(f"no CUDA graph can be captured of this pass ({first})") from error
     return graph.replay, result
+
+
+@contextmanager
+def _capturing(graph: Any, **arguments: Any) -> Iterator[None]:
+    """Inside the block, this thread's kernels go into `graph`; other threads may use the device, as NCCL's do."""
+    was_enabled = gc.isenabled()
+    gc.disable()  # a collection may destroy graphs of old caches, which ends a capture
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local", **arguments):
+            yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _restore(device: int, stream: Any, pool: Any) -> None:
+    """Ends what a failed capture leaves behind: another stream, memory that goes to its pool, no random numbers."""
+    torch.cuda.set_stream(stream)
+    with suppress(RuntimeError):  # it may have ended
+        torch._C._cuda_endAllocateToPool(device, pool)
+    _keeper.cache_clear()
+    _keeper(device)  # random numbers can be drawn again after a capture that succeeds
 
 
 @functools.cache
 def _keeper(device: int) -> Any:
     """A graph that keeps the memory pool alive. All graphs share the pool, as they run one after the other."""
     keeper = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(keeper, capture_error_mode="thread_local"):
+    with _capturing(keeper):
         torch.zeros(1, device=f"cuda:{device}")
     return keeper

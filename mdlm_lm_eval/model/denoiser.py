@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
-from mdlm_lm_eval.model.compiled import CACHE, Graphs, NotCapturableError, can_capture, compile_layers
+from mdlm_lm_eval.model.compiled import CACHE, Graphs, NotCapturableError, can_capture, compile_layers, most_tokens
 from mdlm_lm_eval.model.devices import POSITIONS
 from mdlm_lm_eval.model.grouped_attention import NAME, use_grouped_attention
 from mdlm_lm_eval.model.kv_cache import CanvasCache
@@ -80,8 +80,10 @@ class Denoiser:
             compile_layers(model)
         # Graphs of passes without a cache, by the model with its adapter. Passes with a cache have theirs in the cache.
         self.graphs: WeakKeyDictionary[nn.Module, Graphs] | None = None
+        self.most_in_graph = 0  # tokens
         if cuda_graphs and can_capture(model):
             self.graphs = WeakKeyDictionary()
+            self.most_in_graph = most_tokens(model)
         # Without this argument, every pass would keep all keys and values, which nothing reads.
         self.without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
 
@@ -298,6 +300,8 @@ class Denoiser:
         """
         # Autocast keeps narrower copies of weights, which a graph must not own.
         if self.graphs is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+            return None
+        if inputs["input_ids"].numel() > self.most_in_graph:
             return None
         cache: CanvasCache | None = inputs.get(CACHE)
         now = None if cache is None else cache.now

@@ -35,6 +35,7 @@ class PretendedGpu(TorchDispatchMode):
         self.memory = Memory(self.report)
         self.transfers = Transfers(self.report)
         self.graph: Graph | None = None  # that is being recorded
+        self.stream = "default"  # the current one
         self.zone = "outside"
 
     def __enter__(self) -> Self:

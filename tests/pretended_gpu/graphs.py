@@ -1,5 +1,6 @@
 """CUDA graphs: the kernels of a pass with their tensors, run again by a replay whatever Python has moved on to."""
 
+import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,12 +90,16 @@ class Capture:
     def __enter__(self) -> None:
         if self.gpu.graph is not None:
             raise PretendedGpuError("a graph is being recorded already")
+        if gc.isenabled():
+            raise PretendedGpuError("the garbage collector may destroy other graphs, which ends the recording")
         self.gpu.transfers.finish()  # as torch.cuda.graph synchronises first
         self.gpu.report.captured += 1
-        self.gpu.graph = self.graph
+        self.gpu.graph, self.gpu.stream = self.graph, "of the recording"
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.gpu.graph = None
+        if kind is None:  # the stream of a recording that failed stays
+            self.gpu.stream = "default"
         with torch._C._DisableTorchDispatch():
             self.graph.complete()
 
