@@ -3,10 +3,11 @@
     benchmarks/gpu.sh
     python benchmarks/gpu.py --shapes tiny tiny-blocks tiny-moe --batches 1 2 --tokens 8 --prompt_tokens 12
 
-Needs torch and transformers alone. A row is one workload at one batch: warmed up by the first passes of a run, then
+Needs torch and transformers alone. A row is one workload at one batch: warmed up by the first passes of runs, then
 the median of `--repeats`, or of as many as fit into `--row_seconds`. A pass takes what it takes in the second half of a
-run, when CUDA graphs are recorded. In one more run passes in its middle are profiled (on a GPU), which counts waits,
-launches and the share of the time in which the device is busy. The floor is what the work needs at least:
+run, when CUDA graphs are recorded. In one more run the passes after three quarters of it are profiled (on a GPU), which
+counts waits, launches and the share of the time in which the device is busy, and finds the kernels that take the most
+time (in the JSON alone). The floor is what the work needs at least:
 floating-point operations at the rate of a large matrix multiplication, or the bytes of weights and of remembered keys
 and values at the rate of a large copy, whichever takes longer. The plain loop is that of the families' scripts: one
 request at a time, with a cache where these have one. Random weights are never sure of a token, so that thresholds save
@@ -48,7 +49,8 @@ from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 
 MASK, PAD = 0, 1
 SAMPLES = 8  # of a continuation's Monte-Carlo estimate
-WARM, PROFILED = 12, 8  # passes
+WARM, WARM_AT_LEAST, PROFILED = 12, 4, 8  # passes: the most of a run that warms up, of all such runs, and profiled ones
+LARGEST_KERNELS = 12
 COMPARED = 2  # rows
 COMPILED_BATCH = 32  # at most: passes of more rows do not wait for launches
 HEADER = (
@@ -248,6 +250,12 @@ def counted(denoiser: Denoiser, seen: Seen, before: Callable[[int], object] = la
         del denoiser._forward
 
 
+def profiled_passes(n_passes: int) -> tuple[int, int]:
+    """The first pass that is profiled, and the one after the last."""
+    first = n_passes * 3 // 4
+    return first, min(first + PROFILED, n_passes)
+
+
 class Benchmark:
     """The rows of the table, measured one after the other."""
 
@@ -383,17 +391,21 @@ class Benchmark:
             )
         return found
 
-    def timed_passes(self, denoiser: Denoiser, run: Callable[[], object]) -> tuple[float, float, Seen]:
-        """Median seconds of a run, and of a pass in its second half; what it ran."""
+    def timed_passes(self, denoiser: Denoiser, run: Callable[[], object]) -> tuple[float, float, float, Seen]:
+        """Median seconds of a run, of a pass in its second half, and of a pass that is profiled; what a run ran."""
 
         def warm(n: int) -> None:
             if n == WARM:
                 raise EnoughError
 
-        with counted(denoiser, Seen(), warm):
-            run()
+        warmed = Seen()
+        while warmed.passes < WARM_AT_LEAST:
+            already = warmed.passes
+            with counted(denoiser, warmed, lambda n, already=already: warm(n - already)):  # type: ignore[misc]
+                run()
         seconds: list[float] = []
         of_pass: list[float] = []
+        of_profiled: list[float] = []
         while not seconds or (len(seconds) < self.arguments.repeats and sum(seconds) < self.arguments.row_seconds):
             seen = Seen()
             begun: list[float] = []  # each pass, on the host, which is a pass ahead of the device at most
@@ -406,15 +418,17 @@ class Benchmark:
             half = seen.passes // 2
             seconds.append(ended - began)
             of_pass.append((ended - begun[half]) / (seen.passes - half))
-        return median(seconds), median(of_pass), seen
+            first, last = profiled_passes(seen.passes)
+            of_profiled.append(([*begun, ended][last] - begun[first]) / (last - first))
+        return median(seconds), median(of_pass), median(of_profiled), seen
 
     def measured(self, shape: Shape, denoiser: Denoiser, run: Callable[[], object], tokens: int) -> dict[str, Any]:
         """A row of the table."""
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        seconds, of_pass, seen = self.timed_passes(denoiser, run)
+        seconds, of_pass, of_profiled, seen = self.timed_passes(denoiser, run)
         peak = torch.cuda.max_memory_allocated() / 2**30 if self.on_gpu else 0.0
-        profile = self.profiled(denoiser, run, seen.passes, of_pass)
+        profile = self.profiled(denoiser, run, seen.passes, of_profiled)
         sizes = {name: weight.numel() for name, weight in denoiser.model.named_parameters()}
         weights, outer = sum(sizes.values()), shape.vocabulary * shape.hidden  # of the embeddings, and of the head
         in_experts = sum(size for name, size in sizes.items() if ".experts." in name)
@@ -428,17 +442,14 @@ class Benchmark:
             "ms a pass": of_pass * 1e3,
             "tokens a second": tokens / seconds,
             "of the floor": max(operations / self.flops, read * size / self.bytes) / seconds,
-            **{name: value if self.on_gpu else None for name, value in profile.items()},
+            **(profile if self.on_gpu else dict.fromkeys(profile)),
             "peak GiB": peak,
         }
 
-    def profiled(
-        self, denoiser: Denoiser, run: Callable[[], object], n_passes: int, seconds: float
-    ) -> dict[str, float]:
-        """Of passes in the middle of a run: waits of the host, launches, the device's busy share of `seconds` each."""
+    def profiled(self, denoiser: Denoiser, run: Callable[[], object], n_passes: int, seconds: float) -> dict[str, Any]:
+        """Per pass: the host's waits, launches, the device's busy share of `seconds`, the largest kernels' ms."""
         profiler = self.profiler()
-        first = max(0, (n_passes - PROFILED) // 2)
-        last = min(first + PROFILED, n_passes)
+        first, last = profiled_passes(n_passes)
 
         def at_pass(n: int) -> None:
             if n in (first, last):
@@ -450,15 +461,20 @@ class Benchmark:
         with counted(denoiser, Seen(), at_pass):
             run()
             at_pass(n_passes)
-        found = {"busy": 0.0, "waits a pass": 0.0, "launches a pass": 0.0}
+        waits = launches = 0
+        kernels: dict[str, float] = {}
         for event in profiler.key_averages():
             if event.device_type == DeviceType.CUDA:  # kernels; operators repeat the time of theirs
-                found["busy"] += event.self_device_time_total * 1e-6 / seconds
-            found["waits a pass"] += event.count * (event.key == "cudaStreamSynchronize")
-            found["launches a pass"] += event.count * event.key.startswith(
-                ("cudaLaunch", "cuLaunch", "cudaGraphLaunch")
-            )
-        return {name: value / (last - first) for name, value in found.items()}
+                kernels[event.key] = event.self_device_time_total * 1e-3 / (last - first)
+            waits += event.count * (event.key == "cudaStreamSynchronize")
+            launches += event.count * event.key.startswith(("cudaLaunch", "cuLaunch", "cudaGraphLaunch"))
+        largest = sorted(kernels, key=kernels.__getitem__, reverse=True)[:LARGEST_KERNELS]
+        return {
+            "busy": sum(kernels.values()) * 1e-3 / seconds,
+            "waits a pass": waits / (last - first),
+            "launches a pass": launches / (last - first),
+            "kernels, ms a pass": {name[:100]: kernels[name] for name in largest},
+        }
 
     def write(self) -> None:
         """Writes what is there so far, as JSON and into the README."""
