@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdlm_leaderboard.board import Board, Row, Section, is_exact
-from mdlm_leaderboard.build import points, read_board
+from mdlm_leaderboard.build import build, points, read_board
 from mdlm_leaderboard.figures import charts_of
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.page.write import markdown
@@ -625,6 +625,23 @@ def test_guests_and_checked_results_are_marked(tmp_path: Path) -> None:
     assert "| organisation/model (checked) |" in shown
     table = load(tmp_path).set_index("file")
     assert table["is_guest"].to_dict() == {"guest.json": True, "checked.json": False, "stale.json": False}
+
+
+def test_notes_about_models_are_shown_with_their_tables(tmp_path: Path) -> None:
+    write(tmp_path, one=gsm8k_file(0.7))
+    (tmp_path / "notes.yaml").write_text("organisation/model: was trained on GSM8K.\n")
+    board = read_board(tmp_path)
+    assert board.notes_of(board.sections[0]) == {"organisation/model": "was trained on GSM8K."}
+    assert "\n- organisation/model was trained on GSM8K.\n" in markdown(board)
+    build(tmp_path, tmp_path / "site")
+    assert (
+        "<li><strong>organisation/model</strong> was trained on GSM8K.</li>"
+        in (tmp_path / "site/index.html").read_text()
+    )
+    for content in ("organisation/modell: misspelt", "- a list"):
+        (tmp_path / "notes.yaml").write_text(content)
+        with pytest.raises(OptionError, match=r"notes.yaml: .* some models: organisation/model"):
+            read_board(tmp_path)
 
 
 def test_parallel_benchs_pb90_is_over_all_tasks_and_counts_what_was_asked_for(tmp_path: Path) -> None:

@@ -270,18 +270,27 @@ class Section:
 
 @dataclass(frozen=True)
 class Board:
-    """The content of tables, figures and page. The first section is the main table."""
+    """The content of tables, figures and page. The first section is the main table.
+
+    notes: a sentence about a model, by its name.
+    """
 
     title: str
     sections: tuple[Section, ...]
     scores: Scores
     wordings: tuple[Wordings, ...] = ()
     published: pd.DataFrame = field(default_factory=pd.DataFrame)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def main(self) -> Section | None:
         """The first table of the suite."""
         return next((section for section in self.sections if section.is_suite), None)
+
+    def notes_of(self, section: Section) -> dict[str, str]:
+        """The notes about models in this section."""
+        models = {row.who.model for row in section.rows}
+        return {model: note for model, note in self.notes.items() if model in models}
 
     def is_apart(self, section: Section) -> bool:
         """Whether a section is folded on the page: it is set apart for other reasons than the first one."""
@@ -353,7 +362,7 @@ COLUMNS = (
 # Rows
 
 
-def board_of(scores: Scores, title: str, published: pd.DataFrame) -> Board:
+def board_of(scores: Scores, title: str, published: pd.DataFrame, notes: Mapping[str, str]) -> Board:
     """Makes the board of a table of scores."""
     table = scores.table
     by_setting = dict(list(table.groupby("setting", sort=False)))
@@ -361,7 +370,7 @@ def board_of(scores: Scores, title: str, published: pd.DataFrame) -> Board:
     ordered = sorted(by_setting, key=lambda one: (*_distance(one), -size[one], one.suite_hash or ""))
     taken: dict[str, int] = {}
     sections = tuple(_section(by_setting[one], one, ordered[0], taken) for one in ordered)
-    return Board(title, sections, scores, tuple(wordings_of(scores)), published)
+    return Board(title, sections, scores, tuple(wordings_of(scores)), published, notes)
 
 
 def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[str, int]) -> Section:

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pandas as pd
+import yaml
 
 from mdlm_leaderboard.board import Board, Estimate, Section, board_of
 from mdlm_leaderboard.findings import masks_finding, speed_findings
@@ -27,7 +28,10 @@ _MOST_NAMED = 3  # models that a title names
 
 
 def read_board(results: Path, title: str = "", with_published: bool = False, leave_out: Path | None = None) -> Board:
-    """The board of all result files under `results`. Raises OptionError if none can be used."""
+    """The board of all result files under `results`, and of the notes about models in its `notes.yaml`.
+
+    Raises OptionError if no file can be used, or a note is about no model.
+    """
     scores = scores_of(*read_folder(results, leave_out=leave_out))
     if scores.table.empty:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in scores.refused)
@@ -35,7 +39,16 @@ def read_board(results: Path, title: str = "", with_published: bool = False, lea
         raise OptionError(f"{results} {what}{reasons}")
     title = title or _title_of(scores)
     published = pd.read_csv(_PUBLISHED, comment="#").fillna({"adapter": ""}) if with_published else pd.DataFrame()
-    return board_of(scores, title, published)
+    return board_of(
+        scores, title, published, _notes(results / "notes.yaml", {who.model for who in scores.table["who"]})
+    )
+
+
+def _notes(path: Path, models: set[str]) -> dict[str, str]:
+    notes = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not isinstance(notes, dict) or not notes.keys() <= models:
+        raise OptionError(f"{path}: must have a sentence for each of some models: {', '.join(sorted(models))}")
+    return notes
 
 
 def _title_of(scores: Scores) -> str:

@@ -48,11 +48,11 @@ class Interval:
 
     @property
     def in_words(self) -> str:
-        """The mean and the ends, such as "84.4 (82.5 to 86.1)". Ends that are equal with one decimal get two."""
+        """The mean and the ends, such as "84.4 (82.5 to 86.1)"; with two decimals if ends are equal with one."""
         if self.low is None or self.high is None:
             return f"{self.mean:z.1f}"
         digits = 1 if f"{self.low:z.1f}" != f"{self.high:z.1f}" else 2
-        return f"{self.mean:z.1f} ({self.low:z.{digits}f} to {self.high:z.{digits}f})"
+        return f"{self.mean:z.{digits}f} ({self.low:z.{digits}f} to {self.high:z.{digits}f})"
 
     @property
     def with_significance(self) -> str:
