@@ -1,6 +1,6 @@
 """Standard error of `likelihood=mc` against LLaDA's scheme of masks, per forward pass, on one model.
 
-    PYTHONPATH=. python benchmarks/likelihood_variance.py --pretrained path/to/llada --device cuda --dtype bfloat16
+    python -m benchmarks.likelihood_variance --pretrained path/to/llada --device cuda --dtype bfloat16
 
 Without --pretrained it measures the built-in model. Texts are few-shot documents of the suite's kind, the last n tokens
 of each the continuation. Every estimate is repeated with different seeds; the table gives the standard deviation over

@@ -1,6 +1,6 @@
 """What each sampler costs in accuracy and saves in passes: the table of samplers in docs/fast_decoding.md.
 
-    PYTHONPATH=. python benchmarks/samplers.py --documents 64 --write
+    python -m benchmarks.samplers --documents 64 --write
 
 The documents are those of cached_decoding.py: few-shot questions of the built-in model's own corpus, with the answers
 of the last ones masked. Frequencies for position_calibrated are those of the words in other documents of the corpus.
@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 import torch
-from cached_decoding import PAGE, decode, documents
 from safetensors.torch import save_file
 
+from benchmarks.cached_decoding import PAGE, decode, documents
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table

@@ -1,5 +1,6 @@
 """lm-eval's result files: finds them, and reads one into a `ResultFile`. All commands read them here."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,8 @@ from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
 from mdlm_lm_eval.results.recorded import LARGEST, Ranges, Recorded, Shaped
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.statistics import Interval, Score, answers_in
+
+logger = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
 OLD_SAMPLER = "remasking"  # the name of `sampler` in version 0.3, whose "none" is "auto" now
@@ -161,6 +164,8 @@ def read_chosen_file(path: Path) -> ResultFile:
     if not files:
         raise UnusableFile(f"{path} holds no result file")
     newest = max(files, key=lambda file: file.stat().st_mtime)
+    if len(files) > 1:
+        logger.warning("%s is the newest of %d files in %s", newest, len(files), path)
     try:
         return read_result_file(newest)
     except UnusableFile as error:
