@@ -111,7 +111,7 @@ def test_a_graph_is_captured_once_for_a_shape() -> None:
                 decode(made, [[3] * 9, [4] * 9], options)
             assert made.graphs is not None
             assert len(made.graphs[made.model].captured) == 1
-        assert gpu.report.replayed == 2 * (3 * 8 - compiled.PASSES_BEFORE)
+        assert gpu.report.replayed == 2 * (3 * 8 - compiled.PASSES_BEFORE - 1)  # the captured pass runs itself
 
 
 def test_a_shape_is_warm_for_every_cache() -> None:
@@ -122,13 +122,13 @@ def test_a_shape_is_warm_for_every_cache() -> None:
         for _ in range(3):
             decode(made, [[3] * 9, [4] * 9], options)
             replayed.append(gpu.report.replayed)
-        assert replayed == [1, 3, 5]
+        assert replayed == [0, 1, 2]
 
 
 def test_only_passes_that_would_wait_for_their_launches_become_graphs() -> None:
     with torch.device("meta"):
         of_8b = random_model(SHAPES["llada-8b"], "meta", torch.bfloat16)
-    assert 400 < compiled.most_tokens(of_8b) < 500
+    assert 750 < compiled.most_tokens(of_8b) < 850
     assert compiled.most_tokens(a_model()) == 8192
     options = DecodingOptions(n_masks=8, steps=8)
     with PretendedGpu() as gpu:
