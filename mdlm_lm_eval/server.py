@@ -322,7 +322,7 @@ class MDLMServer(LocalCompletionsAPI):
             return []
         sent = self.get_batched_requests(list(groups), [None] * len(groups), generate=True)
         try:
-            return [answer for answers in asyncio.run(sent) for answer in answers]
+            return [answer for (answers,) in asyncio.run(sent) for answer in answers]
         except ClientConnectionError as error:
             raise OptionError(f"the server is gone ({error}); with --use_cache a run goes on later") from error
 
@@ -334,8 +334,8 @@ class MDLMServer(LocalCompletionsAPI):
         _JOBS.set(messages)
         return dict(messages[0].payload)
 
-    def parse_generations(self, outputs: Any, **_: Any) -> list[Any]:
-        """Returns the answers to the jobs of the current request, after it has recorded and saved them."""
+    def parse_generations(self, outputs: Any, **_: Any) -> list[list[Any]]:
+        """Returns the answers to the jobs of the current request, which lm-eval takes for one, recorded and saved."""
         jobs = _JOBS.get()
         try:
             serving.check_answer(outputs)
@@ -356,7 +356,7 @@ class MDLMServer(LocalCompletionsAPI):
             if self.request_cache:
                 self.request_cache.save(kind, [(job.instance.args, answer, job.own_seed)], self.record)
             known = {}
-        return answers
+        return [answers]
 
     def _answer_to(self, job: ServerJob, outputs: Mapping[str, Any]) -> Any:
         """Returns the answer to a job as lm-eval expects it."""

@@ -47,8 +47,9 @@ def write(folder: Path, groups: Iterable[str] = GROUPS) -> Path:
     files, records, version = [], [], ""
     for group in groups:
         lines = []
-        for name, task in manager.load([group])["tasks"].items():
-            lines += [{"task": name} | {key: _flat(value) for key, value in doc.items()} for doc in task.test_docs()]
+        for task in manager.load([group])["tasks"].values():
+            named = {"task": task.config.task}
+            lines += [named | {key: _flat(value) for key, value in doc.items()} for doc in task.test_docs()]
             version = max(version, str(task.config.metadata["version"]))
         content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
         (folder / f"{group}.jsonl").write_bytes(content)

@@ -58,8 +58,8 @@ def test_prompt_character_for_character() -> None:
     ]
     asked = {"x": 100, "y": 50, "z": 1, "label": 1, "seed": 7}
     question = "Point: (100, 50, 1)\nOptions: (A) Above, (B) Below\nAnswer:["
-    assert task.fewshot_context(asked, 2, gen_prefix=task.doc_to_prefix(asked)) == one + two + question
-    assert task.fewshot_context(asked, 0, gen_prefix=task.doc_to_prefix(asked)) == question
+    assert task.fewshot_context(asked, 2, gen_prefix=task.config.gen_prefix) == one + two + question
+    assert task.fewshot_context(asked, 0, gen_prefix=task.config.gen_prefix) == question
     assert task.doc_to_target(asked) == "B"
     assert task.config.generation_kwargs == {"max_gen_toks": 1, "until": []}
 
@@ -129,7 +129,8 @@ def test_lm_eval_has_results_of_a_group() -> None:
     settings = {"model_args": {"n_masks": 10}, "num_fewshot": 4, "limit": 2, "device": "cpu"}
     results = evaluate("mdlm", ["mdlm_classification_random"], **settings)
     task = "mdlm_classification_nonlinear_random"
-    assert results["n-shot"][task] == 4
+    (name,) = (name for name in results["configs"] if name.rpartition("::")[2] == task)
+    assert results["n-shot"][name] == 4
     assert results["config"]["mdlm"]["tasks"][task]["masks"] == [10, 10]
-    assert results["configs"][task]["metadata"]["example_order"] == "random"
+    assert results["configs"][name]["metadata"]["example_order"] == "random"
     assert "mdlm_classification_random" in results["groups"]

@@ -81,5 +81,11 @@ def _score(task: Any, sample: Mapping[str, Any], answer: str) -> Mapping[str, An
     instance = new_instance("generate_until", sample["doc"], ("", {}), None, sample["doc_id"])
     instance.resps = [answer] * len(sample["resps"][0])
     task._instances = [instance]
+    if hasattr(task, "process_instances"):  # since lm-eval 0.5, whose targets may be numbers that no string equals
+        target = task.doc_to_target(sample["doc"])
+        instance.target = target if isinstance(target, list) else str(target)
+        task.process_instances()
+        (scorer,) = (scorer for scorer in task.scorers if scorer.name == sample["filter"])
+        return dict(scorer.reduced_docs[sample["doc_id"]])
     task.apply_filters()
     return dict(task.process_results(sample["doc"], [instance.filtered_resps[sample["filter"]]]))
