@@ -1,6 +1,6 @@
 """The board's findings in sentences, with the numbers of its tables."""
 
-from mdlm_leaderboard.board import ONE_STEP, Estimate, Row, Section, is_exact, loss
+from mdlm_leaderboard.board import ONE_STEP, Estimate, Row, Section, first_token_share, is_exact, loss
 from mdlm_leaderboard.scores import Who
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.names import BUILT_IN
@@ -53,10 +53,12 @@ def masks_finding(section: Section) -> str:
     if not others:
         return sentence
     best = max(others, key=lambda row: row.curve("masks")[most].mean)
-    among = "" if len(others) == 1 else f", the best of {len(others)} fine-tunings"
+    among = "" if len(others) == 1 else f", the best of {len(others)} fine-tunings on these questions"
+    eos = first_token_share(before, most, "eos")
+    ended = f"; {100 * eos.mean:.1f}% of its answers begin with EOS" if eos and eos.mean > 0.5 else ""
     return (
-        f"{sentence} At {most} masks it is right in {_most(before, section)}. {_adapter(best)}{among}, raises this to "
-        f"{_most(best, section)}; appended masks then cost {_cost(best, section)} points."
+        f"{sentence} At {most} masks it is right in {_most(before, section)}{ended}. {_adapter(best)}{among}, raises "
+        f"this to {_most(best, section)}; appended masks then cost {_cost(best, section)} points."
     )
 
 
