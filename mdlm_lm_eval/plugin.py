@@ -100,6 +100,18 @@ def task_manager(
     return TaskManager(include_path=users or None, metadata=metadata)
 
 
+def with_tasks(manager: "Any", loaded: "Any") -> "Any":
+    """Returns a copy of lm-eval's manager that loads what it loaded before, which its caller may have changed.
+
+    Since 0.5, `simple_evaluate` takes no tasks but by their names.
+    """
+    from copy import copy
+
+    changed = copy(manager)
+    changed.load = lambda _tasks: loaded
+    return changed
+
+
 class AfterImport:
     """A `sys.meta_path` finder that runs an action after a module's own loader has executed the module."""
 

@@ -19,6 +19,7 @@ from lm_eval.tasks import TaskManager
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.plugin import with_tasks
 from mdlm_lm_eval.results import load
 from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import pass_at, repeat, summary
@@ -74,6 +75,12 @@ class Stub(LM):
     loglikelihood = loglikelihood_rolling = generate_until  # type: ignore[assignment]
 
 
+def evaluated(lm: LM, manager: TaskManager, loaded: Any, **arguments: Any) -> dict[str, Any]:
+    """lm-eval's results of built tasks."""
+    manager = with_tasks(manager, loaded)
+    return simple_evaluate(lm, tasks=["built"], task_manager=manager, bootstrap_iters=0, **arguments)
+
+
 class CodeEval:
     """Stands in for the hub's `code_eval`: passes what holds `a + b`."""
 
@@ -95,6 +102,9 @@ def test_packaged_tasks_have_the_prompts_of_lm_eval_and_both_scores(
     lm = Stub("    return a + b", "    return 0") if is_code else Stub("41", "so $\\boxed{42}$", "43", "44")
     manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata={"repeats": 4})
     tasks = [local(tmp_path, name, docs)]
+    if is_code:
+        with pytest.raises(ValueError, match="marked as unsafe"):
+            simple_evaluate(lm, tasks=tasks, task_manager=manager)
     found = simple_evaluate(lm, tasks=tasks, task_manager=manager, confirm_run_unsafe_code=True, bootstrap_iters=0)
     scores = found["results"][f"mdlm_{name}"]
     values = {key.partition(",")[0]: value for key, value in scores.items()}
@@ -122,6 +132,16 @@ def test_math500_scores_as_lm_eval_does(tmp_path: Path, monkeypatch: pytest.Monk
     assert found["samples"]["mdlm_math500"][0]["arguments"][0][0].endswith("Problem:\n2 + 2?\n\nSolution:")
 
 
+def test_repeats_of_lm_eval_itself_are_scored_alike(tmp_path: Path) -> None:
+    manager = TaskManager(include_defaults=False)
+    loaded = manager.load([local(tmp_path, "aime24", [AIME])])
+    loaded["tasks"]["mdlm_aime24"].set_repeats(2)  # as lm-eval 0.5 does for its own --repeats
+    found = evaluated(Stub("41", "42"), manager, loaded)
+    values = {key.partition(",")[0]: value for key, value in found["results"]["mdlm_aime24"].items()}
+    assert (values["exact_match"], values["exact_match_pass@2"]) == (0.5, 1.0)
+    assert "exact_match_pass@4" not in values
+
+
 def test_a_metric_without_a_mean_is_refused() -> None:
     with pytest.raises(OptionError, match="repeats=2: f1 is not one number per answer"):
         summary([{"f1": (1, 0)}, {"f1": (1, 1)}])
@@ -132,9 +152,9 @@ def test_answers_depend_on_document_and_repetition_alone(checkpoint: Path, task_
     for batch_size, limit in ((1, 5), (7, 5), (3, 2)):
         lm = MDLM(str(checkpoint), device="cpu", batch_size=batch_size, temperature=1.0, seed=3)
         manager = TaskManager(include_path=str(task_folder), include_defaults=False)
-        (task,) = manager.load(["tiny_generate"])["tasks"].values()
-        repeat(task, 3)
-        results = evaluate(lm, [task], task_folder, limit=limit)
+        loaded = manager.load(["tiny_generate"])
+        repeat(loaded["tasks"]["tiny_generate"], 3)
+        results = evaluated(lm, manager, loaded, limit=limit)
         found.append({one["doc_id"]: one["resps"][0] for one in results["samples"]["tiny_generate"]})
     assert found[0] == found[1]
     assert found[2] == {n: found[0][n] for n in range(2)}
@@ -181,11 +201,12 @@ def asked(tmp_path: Path, where: str | None, **arguments: Any) -> tuple[list[str
     dataset = {"data_files": data_files, "cache_dir": str(tmp_path / "cache")}
     source = str(Path(lm_eval.tasks.__file__).parent / "gsm8k/gsm8k.yaml")
     config.write_text(yaml.safe_dump({"include": source, "dataset_path": "json", "dataset_kwargs": dataset}))
-    (task,) = TaskManager(include_defaults=False).load([str(config)])["tasks"].values()
+    manager = TaskManager(include_defaults=False)
+    loaded = manager.load([str(config)])
     if where is not None:
-        place_query(task, where)
+        place_query(loaded["tasks"]["gsm8k"], where)
     lm = Stub("42")
-    found = evaluate(lm, [task], tmp_path / "none", num_fewshot=2, gen_kwargs={"max_gen_toks": 16}, **arguments)
+    found = evaluated(lm, manager, loaded, num_fewshot=2, gen_kwargs={"max_gen_toks": 16}, **arguments)
     return [one["arguments"][0][0] for one in found["samples"]["gsm8k"]], lm.kwargs
 
 

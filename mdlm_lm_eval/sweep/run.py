@@ -25,7 +25,7 @@ from mdlm_lm_eval.decoding.guests import Snapshot
 from mdlm_lm_eval.lm import MDLM, config_of, settings_of
 from mdlm_lm_eval.model.devices import best_device
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, did_you_mean, own_names
-from mdlm_lm_eval.plugin import forget_task_files, task_manager
+from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
 from mdlm_lm_eval.resolve import without_effect
 from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
@@ -69,18 +69,18 @@ class Tasks:
             self._managers[key] = task_manager(tasks, self.sweep.include_path, metadata)
         return self._managers[key]
 
-    def of(self, cell: Cell) -> list[Any]:
-        """The task for lm-eval: its name, or the built task if the cell repeats or moves its questions."""
+    def manager_for(self, cell: Cell) -> Any:
+        """The manager for lm-eval; with the built task in it if the cell repeats or moves its questions."""
+        manager = self.manager(cell.metadata)
         if cell.repeats is None and cell.query_position is None:
-            return [cell.task]
-        built = self.manager(cell.metadata).load([cell.task])
-        for task in built["tasks"].values():
+            return manager
+        loaded = manager.load([cell.task])
+        for task in loaded["tasks"].values():
             if cell.repeats is not None:
                 repeat(task, cell.repeats)
             if cell.query_position is not None:
                 place_query(task, cell.query_position)
-        group = built["groups"].get(cell.task)
-        return [group] if group else [*built["tasks"].values()]
+        return with_tasks(manager, loaded)
 
 
 def check_cells(sweep: Sweep) -> None:
@@ -160,14 +160,14 @@ class Evaluator:
         results: dict[str, Any] = simple_evaluate(
             lm,
             model_args=dict(cell.arguments),
-            tasks=self.tasks.of(cell),
+            tasks=[cell.task],
             gen_kwargs=dict(sweep.gen_kwargs),
             use_cache=None if sweep.use_cache is None else str(Path(sweep.use_cache) / cell.name),
             num_fewshot=cell.num_fewshot,
             device=self._device,
             confirm_run_unsafe_code=sweep.confirm_run_unsafe_code,
             evaluation_tracker=tracker,
-            task_manager=self.tasks.manager(cell.metadata),
+            task_manager=self.tasks.manager_for(cell),
             **{name: getattr(sweep, name) for name in _AS_THEY_ARE},
             **dict(zip(_SEEDS, cell.seeds, strict=True)),
         )

@@ -33,7 +33,8 @@ def place_query(task: Any, where: str) -> None:
         both = {name: [*before, *after] for name, (before, after) in task.prefixes.items()}
         task.prefixes = {name: split_at_question(examples, PLACES[where]) for name, examples in both.items()}
         return
-    turn, shown = task.build_qa_turn, []
+    name = "build_qa_turn" if hasattr(task, "build_qa_turn") else "_build_qa_turn"  # since lm-eval 0.5
+    turn, shown = getattr(task, name), []
 
     def placed(**parts: Any) -> list[Any]:
         """Keeps the turns of each example, and gives all in their order with those of the question."""
@@ -48,4 +49,4 @@ def place_query(task: Any, where: str) -> None:
         last = messages[-1]
         return [*messages[:-1], type(last)(last.role, last.content)]  # nothing comes after it
 
-    task.build_qa_turn = placed
+    setattr(task, name, placed)

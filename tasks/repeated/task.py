@@ -4,13 +4,15 @@ A task of these YAMLs has another one of lm-eval in it, whose data, prompts, fil
 repeats=16` says how often a question is asked. `mdlm-sweep --repeats` asks any task so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from math import comb
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import lm_eval.tasks
+from lm_eval.api import metrics as lm_eval_metrics
 from lm_eval.api import task as lm_eval_task
 from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -31,9 +33,31 @@ class RepeatedTask(Base):
         theirs.pop("tag", None)
         for name in ("generation_kwargs", "metadata"):
             config[name] = theirs.get(name, {}) | config.get(name, {})
+        for metric in theirs["metric_list"]:
+            if callable(metric["metric"]) and hasattr(Base, "process_instances"):
+                metric["metric"] = for_one_answer(metric["metric"])
         super().__init__(config=theirs | config)
+        self.UNSAFE_CODE = self.config.unsafe_code  # lm-eval 0.5 reads this and sets it nowhere
         asked = self.config.metadata.get("repeats", self.config.repeats)
         repeat(self, parse_whole("repeats", asked, least=1))
+
+    def set_repeats(self, repeats: int) -> None:
+        """As lm-eval 0.5 sets its own `--repeats`."""
+        repeat(self, repeats)
+
+
+def for_one_answer(metric: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of lm-eval's folder of tasks as lm-eval 0.5 calls a metric: with answers, for a score of each.
+
+    It was written for 0.4, which calls it with lists of answers to a question, for one score.
+    """
+
+    @wraps(metric)
+    def scored(references: list[str], predictions: list[str], **named: Any) -> Any:
+        found = metric(references, [predictions], **named)
+        return {name: [score] for name, score in found.items()} if isinstance(found, dict) else [found]
+
+    return scored
 
 
 def repeat(task: Any, n: int) -> None:
@@ -43,21 +67,34 @@ def repeat(task: Any, n: int) -> None:
     question the mean of every metric, and pass@k for k of 2, 4, 8 up to n where it is 0 or 1.
     """
     task.config.repeats = n
-    for name in ("apply_filters", "process_results"):  # those of another number of repetitions
+    for name in ("apply_filters", "process_results", "process_instances"):  # those of another number of repetitions
         vars(task).pop(name, None)
+    if n > 1 and hasattr(task, "process_instances"):  # lm-eval 0.5
+        task.process_instances = _processed_instances(task, n)
+    elif n > 1:
+        task.apply_filters, task.process_results = _filtered_and_processed(task, n)
+
+
+def _one_by_one(instances: Sequence[Any], n: int) -> Iterator[None]:
+    """Gives the requests one answer each, `n` times, and in the end all answers and what filters made of each."""
+    all_resps, found = [one.resps for one in instances], []
+    for repetition in range(n):
+        for one, resps in zip(instances, all_resps, strict=True):
+            one.resps, one.filtered_resps = [resps[repetition]], {}
+        yield
+        found.append([one.filtered_resps for one in instances])
+    for one, resps, *of_each in zip(instances, all_resps, *found, strict=True):
+        one.resps = resps
+        one.filtered_resps = {name: [each[name] for each in of_each] for name in of_each[0]}
+
+
+def _filtered_and_processed(task: Any, n: int) -> tuple[Callable[..., Any], ...]:
+    """What lm-eval 0.4 calls: the filters once, and then the metrics for each question."""
     apply_filters, process_results = task.apply_filters, task.process_results
 
     def filtered() -> None:
-        instances = task.instances
-        all_resps, found = [one.resps for one in instances], []
-        for repetition in range(n):
-            for one, resps in zip(instances, all_resps, strict=True):
-                one.resps, one.filtered_resps = [resps[repetition]], {}
+        for _ in _one_by_one(task.instances, n):
             apply_filters()
-            found.append([one.filtered_resps for one in instances])
-        for one, resps, *of_each in zip(instances, all_resps, *found, strict=True):
-            one.resps = resps
-            one.filtered_resps = {name: [each[name] for each in of_each] for name in of_each[0]}
 
     def processed(doc: Any, results: Sequence[Sequence[Any]]) -> dict[str, float]:
         scores = summary([process_results(doc, list(of_each)) for of_each in zip(*results, strict=True)])
@@ -66,8 +103,31 @@ def repeat(task: Any, n: int) -> None:
             task.higher_is_better().setdefault(name, True)
         return scores
 
-    if n > 1:
-        task.apply_filters, task.process_results = filtered, processed
+    return filtered, processed
+
+
+def _processed_instances(task: Any, n: int) -> Callable[[], None]:
+    """What lm-eval 0.5 calls: the filters and metrics of all questions, whose scores the task's scorers keep."""
+    process_instances = task.process_instances
+
+    def processed() -> None:
+        found = []
+        for _ in _one_by_one(task.instances, n):
+            process_instances()
+            found.append([scorer.raw_docs for scorer in task.scorers])
+        for scorer, *of_each in zip(task.scorers, *found, strict=True):
+            scores = {key: summary([_of_one(docs[key].scores) for docs in of_each]) for key in of_each[0]}
+            scorer.import_reduced(scores)
+            known = {metric.name for metric in scorer.metrics}
+            for name in dict.fromkeys(name for of_doc in scores.values() for name in of_doc if name not in known):
+                scorer.metrics.append(lm_eval_metrics.Metric(name, fmean, aggregation=lm_eval_metrics.mean))
+
+    return processed
+
+
+def _of_one(scores: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The scores of one answer, which lm-eval 0.5 keeps in lists."""
+    return {name: of_answer[0] if len(of_answer) == 1 else of_answer for name, of_answer in scores.items()}
 
 
 def summary(of_each: Sequence[Mapping[str, Any]]) -> dict[str, float]:
