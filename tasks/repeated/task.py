@@ -89,7 +89,7 @@ def _one_by_one(instances: Sequence[Any], n: int) -> Iterator[None]:
 
 
 def _filtered_and_processed(task: Any, n: int) -> tuple[Callable[..., Any], ...]:
-    """What lm-eval 0.4 calls: the filters once, and then the metrics for each question."""
+    """The functions that lm-eval 0.4 calls: the filters once, and then the metrics for each question."""
     apply_filters, process_results = task.apply_filters, task.process_results
 
     def filtered() -> None:
@@ -107,7 +107,7 @@ def _filtered_and_processed(task: Any, n: int) -> tuple[Callable[..., Any], ...]
 
 
 def _processed_instances(task: Any, n: int) -> Callable[[], None]:
-    """What lm-eval 0.5 calls: the filters and metrics of all questions, whose scores the task's scorers keep."""
+    """The function that lm-eval 0.5 calls: filters and metrics of all questions, whose scores the scorers keep."""
     process_instances = task.process_instances
 
     def processed() -> None:
