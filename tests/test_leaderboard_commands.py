@@ -217,13 +217,15 @@ def test_show_says_what_was_not_parsed_and_what_the_preset_was_for(
     content = gsm8k_file()
     content["config"]["mdlm"]["preset_mismatches"] = ["preset=a/b is for c, and the task is gsm8k"]
     answers = [(how, text) for how in ("strict-match", "none") for text in ("[invalid]", "", "5")]
-    lines = [json.dumps({"filter": how, "filtered_resps": [text]}) + "\n" for how, text in answers]
+    found = [{"filter": how, "filtered_resps": [text]} for how, text in answers]
+    found += [{"filter": "strict-match", "filtered_resps": [texts]} for texts in (["[invalid]"], ["", "5"])]  # lists
+    lines = [json.dumps(one) + "\n" for one in found]
     path = write(tmp_path, results_1=content) / "results_1.json"
     (tmp_path / "samples_gsm8k_1.jsonl").write_text("".join(lines))
     assert main(["show", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "preset    preset=a/b is for c, and the task is gsm8k\n" in shown
-    assert "unparsed  2 answers of gsm8k (strict-match)\n" in shown
+    assert "unparsed  3 answers of gsm8k (strict-match)\n" in shown
 
 
 def test_show_says_how_many_sets_are_right_in_all_askings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

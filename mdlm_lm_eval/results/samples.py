@@ -4,7 +4,7 @@ import gzip
 import json
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from glob import escape
 from inspect import Parameter, signature
@@ -93,7 +93,13 @@ def scores_by_question(file: ResultFile, unread: list[str] | None = None) -> dic
 def unparsed_answers(path: Path) -> Counter[str]:
     """Filter -> the number of answers in which it found nothing: its result is empty, or lm-eval's word for that."""
     samples = (one for one in read_samples(path, _FILTERED) if one.get("filter", "none") != "none")
-    return Counter(one["filter"] for one in samples if {*map(str, one.get("filtered_resps", "?"))} <= _NOTHING)
+    return Counter(one["filter"] for one in samples if {*_texts(one.get("filtered_resps", "?"))} <= _NOTHING)
+
+
+def _texts(found: Any) -> Iterator[str]:
+    """The findings of a filter; lm-eval 0.5 puts them into further lists, and 0.4 those of several answers."""
+    for one in found:
+        yield from _texts(one) if isinstance(one, list) else [str(one)]
 
 
 def pair_accuracies(answers: Mapping[str, Mapping[str, Sequence[Answer]]]) -> dict[str, tuple[float, int]]:
