@@ -205,6 +205,7 @@ def test_the_noise_floor_recovers_noise_that_is_added_to_logits(
             "is for model_type=dream, and the checkpoint's is llama",
         ),
         (("--against", SAMPLER, "--reference_args", "treshold=1"), "takes no such argument"),
+        (("--noise", "batchsize=1"), "unknown model argument batchsize=1; did you mean batch_size"),
     ],
 )
 def test_bad_input_is_one_sentence(checkpoint: Path, words: tuple[str, ...], said: str) -> None:

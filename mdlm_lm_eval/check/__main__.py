@@ -92,10 +92,11 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     # Heavy imports wait until the command line is known to be right.
     from mdlm_lm_eval import record
     from mdlm_lm_eval.check import here
-    from mdlm_lm_eval.lm import MDLM
+    from mdlm_lm_eval.lm import MDLM, settings_of
     from mdlm_lm_eval.results.files import write_whole
 
     subject = here.Subject.of(given.model, given.model_args, given.gen_toks)
+    settings_of(subject.config, {**subject.arguments, **given.noise})  # its errors come before a long check
     prompts = subject.prompts(TEXTS[:_WITH_AUTHORS], True)  # with the chat template if there is one
     theirs = _theirs(given, subject, prompts)
     loaded = [MDLM(**subject.arguments)]  # one model is in memory at a time
