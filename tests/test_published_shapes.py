@@ -221,8 +221,8 @@ def test_mdlm_check_runs_where_a_family_decodes_in_its_own_way(
     name: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mdlm_lm_eval.check.__main__.TEXTS", ("Hello",))
-    of_family = ["--model_args", "steps_per_block=2"] if name == "diffusion_gemma" else []
-    words = [str(folders[name]), "--gen_toks", "4", "--requests", "0", *of_family]
+    few = {"diffusion_gemma": ["steps_per_block=2"], "llada22": ["max_steps_per_block=2"]}
+    words = [str(folders[name]), "--gen_toks", "4", "--requests", "0", "--model_args", *few.get(name, ["seed=1"])]
     found = check(_parser().parse_args(words))
     assert found["verdict"] == "no fault"
     assert found["recognised"]["family"] == shape(name)["recognised"]["family"]
