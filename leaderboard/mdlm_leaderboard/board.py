@@ -605,6 +605,9 @@ def _title(setting: Setting) -> str:
     return ", ".join([f"Few-shot suite {setting.suite_version} ({setting.asks})", examples, *seed, *wording, *limit])
 
 
+_MEANING = {"wrong": ": a model that reads the labels scores near 0", "hidden": ": no model can know the rule"}
+
+
 def _why_apart(setting: Setting, main: Setting) -> str:
     """The reasons why a setting shares no table with the main one, or with full results of the standard setting."""
     reasons = [f"decoded by a server ({setting.served_by})"] if setting.served_by else []
@@ -617,7 +620,8 @@ def _why_apart(setting: Setting, main: Setting) -> str:
             reasons.append("the files of the suite (hash {}) differ from those of the main table ({})".format(*hashes))
         for name, standard in DEFAULT_SETTINGS.items():
             if getattr(setting, name) != standard:
-                reasons.append(f"{name}={getattr(setting, name)} is not the standard {standard}")
+                value = getattr(setting, name)
+                reasons.append(f"{name}={value} is not the standard {standard}{_MEANING.get(value, '')}")
         if setting.chat_template and not main.chat_template:
             reasons.append("prompts follow the models' chat templates")
     return "; ".join(reasons)

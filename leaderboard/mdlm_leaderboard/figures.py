@@ -184,7 +184,7 @@ def _drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     if chart.experiment == "masks":
         counts = sorted({x for line in chart.lines for x in line.curve if x != NO_MASKS}) or [1, 200]
-        log_axis(axes)
+        log_axis(axes, counts)
         axes.set_xlim(counts[0] / 1.15, counts[-1] * 1.15)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True))

@@ -53,7 +53,7 @@ def masks_finding(section: Section) -> str:
     if not others:
         return sentence
     best = max(others, key=lambda row: row.curve("masks")[most].mean)
-    among = "" if len(others) == 1 else f", the best of {len(others)} fine-tunings on these questions"
+    among = "" if len(others) == 1 else f", the best here of {len(others)} fine-tunings"
     eos = first_token_share(before, most, "eos")
     ended = f"; {100 * eos.mean:.1f}% of its answers begin with EOS" if eos and eos.mean > 0.5 else ""
     return (
