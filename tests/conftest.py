@@ -17,6 +17,7 @@ import pytest
 import torch
 from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
+from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.utils import collect_env
@@ -47,6 +48,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     return WorkStealingScheduling(config, log) if config.option.dist == "load" else None
 
+
+LM_EVAL_05 = hasattr(Task, "process_instances")
 
 SPECIAL_TOKENS = ("<|pad|>", "<|eos|>", "<|mask|>")
 CHAT_TEMPLATE = (

@@ -29,7 +29,7 @@ from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import main as sweep
-from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
+from tests.conftest import LM_EVAL_05, choice, generation, tiny_model, tiny_tokenizer
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -76,6 +76,7 @@ error: float | None = scored[0].standard_error
     assert all("wrong.py" in error for error in errors)
 
 
+@pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 refuses accuracy in mdlm_sheet, which generates")
 def test_the_notebook_runs_and_shows_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

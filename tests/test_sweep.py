@@ -23,6 +23,7 @@ from mdlm_lm_eval.sweep.__main__ import main
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.status import table
 from tests.commands import run
+from tests.conftest import LM_EVAL_05
 from tests.leaderboard_files import result_file
 
 TIMES = ("pretty_env_info", "date", "total_evaluation_time_seconds", "git_hash", "start_time", "end_time")
@@ -311,6 +312,7 @@ def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_
         assert result["config"]["mdlm_sweep"]["settings"]["weights"]
 
 
+@pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 has no TrackioLogger")
 def test_cells_are_sent_to_trackio(
     tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import RECIPES, settings_of
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.run import check_cells
-from tests.conftest import refused
+from tests.conftest import LM_EVAL_05, refused
 
 
 def names(settings: dict[str, Any]) -> list[str]:
@@ -96,7 +96,10 @@ def test_the_recorded_command_says_everything() -> None:
     "typed",
     [
         ["--model_args", '{"pretrained": "org/model", "filler": ",", "revision": "12"}'],
-        ["--model_args", "pretrained=org/model,filler=',',revision='12'"],
+        pytest.param(
+            ["--model_args", "pretrained=org/model,filler=',',revision='12'"],
+            marks=pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 splits at quoted commas"),
+        ),
     ],
 )
 def test_model_arguments_are_typed_as_for_lm_eval(typed: list[str]) -> None:

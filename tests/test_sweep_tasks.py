@@ -15,7 +15,7 @@ from lm_eval.tasks import TaskManager
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.run import Tasks
 from tests.commands import run
-from tests.conftest import data, tasks_of
+from tests.conftest import LM_EVAL_05, data, tasks_of
 from tests.test_sweep import stored, sweep
 
 
@@ -32,6 +32,7 @@ def prompts(folder: Path) -> list[tuple[Any, ...]]:
     return [(sample["doc"], sample["arguments"]["gen_args_0"]["arg_0"]) for sample in samples]
 
 
+@pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 refuses few-shot examples whose answers are digits")
 @pytest.mark.parametrize("task", ["reordered", "with_choices"])
 def test_every_cell_asks_what_its_command_asks(
     tmp_path: Path, checkpoint: Path, drawing_tasks: Path, task: str, monkeypatch: pytest.MonkeyPatch

@@ -117,7 +117,7 @@ def ask(model: str) -> dict[str, dict[str, list[str]]]:
     signs = {**{int(letter): sign for letter, sign in zip(letters, "ABC", strict=True)}, tokenizer.eos_token_id: "E"}
     manager = TaskManager(include_path=str(tasks_path() / "rules"), include_defaults=False)
     found: dict[str, dict[str, list[str]]] = {}
-    for n, (name, task) in product(MASKS, manager.load(["mdlm_rules"])["tasks"].items()):
+    for n, task in product(MASKS, manager.load(["mdlm_rules"])["tasks"].values()):
         asked = [document for document in task.test_docs() if int(document["set"].rpartition("_")[2]) < SETS]
         prompts = torch.tensor([tokenizer(task.fewshot_context(document, 0))["input_ids"] for document in asked])
         canvases = torch.nn.functional.pad(prompts, (0, n), value=denoiser.mask_token_id)
@@ -128,7 +128,10 @@ def ask(model: str) -> dict[str, dict[str, list[str]]]:
         logits = torch.cat(rows).float()
         logits[:, denoiser.mask_token_id] = -torch.inf
         tokens = "".join(signs.get(int(token), "-") for token in logits.argmax(-1))
-        found.setdefault(str(n), {})[name] = [tokens, "".join("ABC"[at] for at in logits[:, letters].argmax(-1))]
+        found.setdefault(str(n), {})[task.config.task] = [
+            tokens,
+            "".join("ABC"[at] for at in logits[:, letters].argmax(-1)),
+        ]
     return found
 
 

@@ -53,7 +53,9 @@ class Tasks:
         manager = self.manager(self.sweep.cells[0].metadata)
         names = {}
         for pattern in {cell.task for cell in self.sweep.cells}:
-            names[pattern] = manager.match_tasks([pattern])
+            # lm-eval 0.5 returns what it does not know, and takes a task with a format (task@format).
+            matched = manager.match_tasks([pattern])
+            names[pattern] = [name for name in matched if name.partition("@")[0] in manager.all_tasks]
             if not names[pattern]:
                 hint = did_you_mean(pattern, manager.all_tasks) or "`lm_eval ls tasks` lists them all"
                 raise OptionError(f"tasks={pattern}: lm-eval knows no such task or group; {hint}")
