@@ -323,7 +323,7 @@ def test_a_loss_is_from_2_to_200_masks_in_table_and_headline(tmp_path: Path) -> 
     said = masks_finding(section)
     base, best, worse = sorted(lines, key=lambda one: (bool(one.who.adapter), -one.curve("masks")[200].mean))
     assert worse.who.recipe not in said
-    assert f"{best.who.recipe}, 2 seeds, the best here of 2 fine-tunings, raises this to" in said
+    assert f"{best.who.recipe}, 2 seeds, the best here of 2 fine-tunings, is right in" in said
     for line in (base, best):
         assert f"{column(board, 'loss', line).with_significance}" in said
         assert f"{100 * line.curve('masks')[200].mean:.1f}%" in said

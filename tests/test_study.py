@@ -202,7 +202,7 @@ def sentences() -> dict[str, list[str]]:
             f"wins back {listed(one.in_words for one in won)} points with 200 masks",
         ],
         "README.md": [
-            f"We trained {len(every)} small models like this",
+            f"We trained {len(every)} models with full attention like this",
             f"costs every model points: on average {few} with 2 masks and {most} with 200",
             f"In {share} models, most answers with 200 masks are the end of the text",
             f"right in {percent(study_tables.score(found['plain-1'], 200))}% of the questions with 200 masks",

@@ -57,8 +57,8 @@ def masks_finding(section: Section) -> str:
     eos = first_token_share(before, most, "eos")
     ended = f"; {100 * eos.mean:.1f}% of its answers begin with EOS" if eos and eos.mean > 0.5 else ""
     return (
-        f"{sentence} At {most} masks it is right in {_most(before, section)}{ended}. {_adapter(best)}{among}, raises "
-        f"this to {_most(best, section)}; appended masks then cost {_cost(best, section)} points."
+        f"{sentence} At {most} masks it is right in {_most(before, section)}{ended}. {_adapter(best)}{among}, is "
+        f"right in {_most(best, section)}; appended masks then cost {_cost(best, section)} points."
     )
 
 
