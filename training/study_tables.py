@@ -99,8 +99,8 @@ def tables(study: Study) -> str:
             _shares(study),
             "Differences in points, with 2 or 200 masks; the first two rows are percent of answers, before SFT:",
             _comparisons(study),
-            "The ablation changes only what follows the answers in training. Percent right as decoded, 2→200 masks, "
-            "over five seeds of fine-tuning on `plain-0` and two on the others:",
+            "The first four rows change only what follows the answers in training. Percent right as decoded, 2→200 "
+            "masks, over five seeds of fine-tuning on `plain-0` and two on the others:",
             _ablation(study),
             "Differences of its rows in points, on average over the models:",
             _arms_compared(study),
