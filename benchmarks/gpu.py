@@ -398,11 +398,12 @@ class Benchmark:
             if n == WARM:
                 raise EnoughError
 
-        warmed = Seen()
-        while warmed.passes < WARM_AT_LEAST:
-            already = warmed.passes
-            with counted(denoiser, warmed, lambda n, already=already: warm(n - already)):  # type: ignore[misc]
+        warmed = 0
+        while warmed < WARM_AT_LEAST:
+            seen = Seen()
+            with counted(denoiser, seen, warm):
                 run()
+            warmed += seen.passes
         seconds: list[float] = []
         of_pass: list[float] = []
         of_profiled: list[float] = []

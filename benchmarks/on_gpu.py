@@ -13,7 +13,6 @@ once more with compiled layers. Ends with 1 where answers in float32 differ or a
 import argparse
 import json
 import sys
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -26,8 +25,7 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.pretended_gpu import Case, are_same, cases
-from mdlm_lm_eval.model.denoiser import Denoiser
+from benchmarks.pretended_gpu import Case, are_same, cases, with_model
 
 RUNS: list[dict[str, Any]] = [
     {"dtype": torch.float32, "cuda_graphs": False, "compiled": False},
@@ -35,21 +33,6 @@ RUNS: list[dict[str, Any]] = [
     {"dtype": torch.bfloat16, "cuda_graphs": True, "compiled": False},
 ]
 COMPILED = {"whole", "dual", "blocks", "causal context, threshold", "mc"}
-
-
-def on_gpu(denoiser: Denoiser, *, dtype: torch.dtype, cuda_graphs: bool, compiled: bool) -> Denoiser:
-    """The same denoiser with its model on the GPU."""
-    return Denoiser(
-        denoiser.model.to("cuda", dtype),
-        mask_token_id=denoiser.mask_token_id,
-        pad_token_id=denoiser.pad_token_id,
-        shift=denoiser.shift,
-        attention=denoiser.attention,
-        edits=denoiser.edits,
-        read=denoiser.read,
-        cuda_graphs=cuda_graphs,
-        compiled=compiled,
-    )
 
 
 @cache
@@ -75,9 +58,8 @@ def rows_of(number: int) -> list[dict[str, Any]]:
         runs = [*RUNS, {"dtype": torch.float32, "cuda_graphs": True, "compiled": True}]
     for how in runs:
         row = {"kind": kind, "name": name, "batch": size, **how, "dtype": str(how["dtype"])}
-        began = time.perf_counter()
         try:
-            found.append(row | ran(case, how, answers) | {"seconds": round(time.perf_counter() - began, 1)})
+            found.append(row | ran(case, how, answers))
         except Exception as error:  # every setting is tried; one that fails is a row that says so
             found.append(row | {"fails": f"{type(error).__name__}: {error}"[:500]})
     return found
@@ -85,7 +67,9 @@ def rows_of(number: int) -> list[dict[str, Any]]:
 
 def ran(case: Case, how: dict[str, Any], answers: Any) -> dict[str, Any]:
     """What a run found."""
-    denoiser = on_gpu(case[3](), **how)
+    theirs = case[3]()
+    model = theirs.model.to("cuda", how["dtype"])
+    denoiser = with_model(theirs, model, cuda_graphs=how["cuda_graphs"], compiled=how["compiled"])
     before = replays()[0]
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
@@ -110,6 +94,11 @@ def ran(case: Case, how: dict[str, Any], answers: Any) -> dict[str, Any]:
     return row
 
 
+def is_bad(row: dict[str, Any]) -> bool:
+    """Whether a run failed, or answered otherwise in float32."""
+    return "fails" in row or (not row["same"] and row["dtype"] == "torch.float32")
+
+
 def numbers(only: str) -> Iterator[int]:
     for number, (kind, name, *_) in enumerate(cases()):
         if only in f"{kind} {name}" and kind != "two GPUs":
@@ -127,9 +116,9 @@ def main() -> None:
         for found in pool.map(rows_of, numbers(arguments.only)):
             rows += found
             for row in found:
-                if "fails" in row or (not row["same"] and row["dtype"] == "torch.float32"):
+                if is_bad(row):
                     print(" | ".join(map(str, row.values())), flush=True)
-    bad = [row for row in rows if "fails" in row or (not row["same"] and row["dtype"] == "torch.float32")]
+    bad = [row for row in rows if is_bad(row)]
     if arguments.json:
         machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
         versions = machine | {"transformers": transformers.__version__}

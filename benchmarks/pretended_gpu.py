@@ -86,17 +86,18 @@ def of_family(denoiser: Denoiser) -> list[Any]:
     return decode(denoiser, [[7, 9, 11, 8] * n for n in (2, 5, 1, 4, 3, 6)], options)
 
 
-def on_gpu(gpu: PretendedGpu, denoiser: Denoiser, *, with_graphs: bool) -> Denoiser:
-    """The same denoiser with its model on the GPU."""
+def with_model(denoiser: Denoiser, model: Any, *, cuda_graphs: bool, compiled: bool = False) -> Denoiser:
+    """The same denoiser with a model that is elsewhere."""
     return Denoiser(
-        gpu.move(denoiser.model) if gpu.n_devices == 1 else over_two(gpu, denoiser.model),
+        model,
         mask_token_id=denoiser.mask_token_id,
         pad_token_id=denoiser.pad_token_id,
         shift=denoiser.shift,
         attention=denoiser.attention,
         edits=denoiser.edits,
         read=denoiser.read,
-        cuda_graphs=with_graphs,
+        cuda_graphs=cuda_graphs,
+        compiled=compiled,
     )
 
 
@@ -112,7 +113,9 @@ def row_of(case: Case, *, with_graphs: bool, answers: Any) -> tuple[dict[str, An
     kind, name, size, fresh, run = case
     row: dict[str, Any] = {"kind": kind, "name": name, "batch": size, "graphs": with_graphs}
     with PretendedGpu(n_devices=2 if kind == "two GPUs" else 1) as gpu:
-        denoiser = on_gpu(gpu, fresh(), with_graphs=with_graphs)
+        theirs = fresh()
+        model = gpu.move(theirs.model) if gpu.n_devices == 1 else over_two(gpu, theirs.model)
+        denoiser = with_model(theirs, model, cuda_graphs=with_graphs)
         try:
             found = run(denoiser)
         except (PretendedGpuError, OptionError) as error:
