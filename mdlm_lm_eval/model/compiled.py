@@ -44,11 +44,16 @@ def can_capture(model: nn.Module) -> bool:
 def most_tokens(model: nn.Module) -> int:
     """The tokens of the largest pass that is worth a graph; the kernels of larger ones outlast their launches.
 
-    It is about 800 for 8 billion parameters in 32 layers.
+    It is about 800 for 8 billion parameters in 32 layers. Of a mixture's experts, stacked in one tensor [E, ...], those
+    count that a token passes through.
     """
-    operations_a_token = 2 * sum(parameter.numel() for parameter in model.parameters())
-    launches = model.config.get_text_config().num_hidden_layers * _LAUNCH_SECONDS  # type: ignore[union-attr, operator]
-    return min(_MOST_TOKENS, int(launches * _OPERATIONS_A_SECOND / operations_a_token))
+    text = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    n_experts = getattr(text, "num_experts_per_tok", None) or 1
+    weights = (
+        parameter.numel() * (n_experts / len(parameter) if parameter.dim() == 3 else 1)
+        for parameter in model.parameters()
+    )
+    return min(_MOST_TOKENS, int(text.num_hidden_layers * _LAUNCH_SECONDS * _OPERATIONS_A_SECOND / (2 * sum(weights))))
 
 
 def _is_on_one_device(model: nn.Module) -> bool:
