@@ -114,13 +114,15 @@ class Graphs:
         key: Hashable,
         inputs: Mapping[str, Tensor | None],
         of_model: "Graphs | None" = None,
+        *,
+        compiles: bool = False,
     ) -> Tensor:
         """Returns `forward(**inputs)`, which the next pass overwrites.
 
-        `key` stands for everything else that `forward` depends on. With a cache, `of_model` are the model's graphs
-        without one, which count how often a shape came with any cache: then a shape is captured when it comes with this
-        cache for the second time. Raises NotCapturableError if a pass cannot be captured, for example because it waits
-        for the device.
+        `key` stands for everything else that `forward` depends on; with `compiles`, it may compile layers. With a
+        cache, `of_model` are the model's graphs without one, which count how often a shape came with any cache: then a
+        shape is captured when it comes with this cache for the second time. Raises NotCapturableError if a pass cannot
+        be captured, for example because it waits for the device.
         """
         tensors = {name: tensor for name, tensor in inputs.items() if tensor is not None}
         key = key, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
@@ -137,10 +139,9 @@ class Graphs:
                 del self.captured[next(iter(self.captured))]  # the oldest
             fixed = {name: tensor.clone() for name, tensor in tensors.items()}
             of_fixed = functools.partial(forward, **{**inputs, **fixed})
-            # May compile, which a capture may not: a new cache's first pass runs layers as they are.
-            result = of_fixed()
+            if compiles:
+                of_fixed()  # a capture may not compile, and a new cache's first pass runs layers as they are
             self.captured[key] = fixed, *capture(of_fixed)
-            return result
         fixed, replay, result = self.captured[key]
         self.fill(fixed, tensors)
         replay()

@@ -319,8 +319,8 @@ class Denoiser:
         try:
             with torch.cuda.device_of(inputs["input_ids"]):
                 if cache is None:
-                    return of_model.run(forward, n_seen, tensors)
-                return cache.graphs.run(forward, (n_seen, n_views), tensors, of_model)
+                    return of_model.run(forward, n_seen, tensors, compiles=self.compiled)
+                return cache.graphs.run(forward, (n_seen, n_views), tensors, of_model, compiles=self.compiled)
         except NotCapturableError as error:
             if self.compiled:
                 raise OptionError(f"compile must be false with {type(self.model).__name__}: {error}") from error
