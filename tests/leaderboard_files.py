@@ -19,9 +19,9 @@ HASH = "1cfd7802b88844aa07d9c50e47a1b323734bada3a5e7eb2bf50ae8536c045dcb"
 
 
 @cache
-def committed_board() -> Board:
-    """The board of the committed results, which takes seconds."""
-    return read_board(Path(__file__).parents[1] / "leaderboard" / "results")
+def committed_board(folder: str = "results") -> Board:
+    """The board of committed results, which takes seconds."""
+    return read_board(Path(__file__).parents[1] / "leaderboard" / folder)
 
 
 def result_file(

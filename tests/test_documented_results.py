@@ -55,7 +55,7 @@ def missing(document: str, expected: Iterable[str]) -> list[str]:
 @cache
 def of_suite_2_1() -> dict[str, Row]:
     """The built-in model's row of each family of questions: the first 100 of each task."""
-    sections = committed_board().sections
+    sections = committed_board("suite-2.1").sections
     standard = [one for one in sections if one.setting.fewshot_relevant == 10 and one.setting.limit == 100]
     return {section.setting.asks: next(row for row in section.rows if not row.who.recipe) for section in standard}
 
@@ -85,7 +85,7 @@ def test_the_built_in_model() -> None:
 def test_a_clock_counts_from_where_three_of_four_pairs_of_identical_runs_end() -> None:
     """Of models of one shape on the same questions: the built-in model and its adapters."""
     seconds: dict[str, list[float]] = {}
-    for path in (ROOT / "leaderboard/results").glob("built-in*/*,n_masks=*,steps=1/results_cell.json"):
+    for path in (ROOT / "leaderboard/suite-2.1").glob("built-in*/*,n_masks=*,steps=1/results_cell.json"):
         records = (json.loads(path.read_text())["config"]["mdlm"]["tasks"]).values()
         seconds.setdefault(path.parent.name, []).append(sum(record["cost"]["seconds"] for record in records))
     pairs = [max(pair) / min(pair) for own in seconds.values() for pair in combinations(own, 2)]
@@ -110,7 +110,7 @@ def test_labels_on_suite_2_2() -> None:
 
 
 def test_the_page_on_results_shows_a_committed_one() -> None:
-    file = ROOT / "leaderboard/results/suite-2.2/built-in-instruct/mdlm_rules,n_masks=200,steps=1/results_cell.json"
+    file = ROOT / "leaderboard/results/built-in-instruct/mdlm_rules,n_masks=200,steps=1/results_cell.json"
     shown = "\n".join(show(file)[:4])
     assert f"```text\n{shown}\n...\n```" in (ROOT / "docs/result.md").read_text(encoding="utf-8")
 
@@ -131,9 +131,7 @@ def test_the_first_50_questions_of_each_task() -> None:
     """What the quick start and the page on the built-in models ask."""
     shown = {}
     for model in ("built-in", "built-in-instruct"):
-        file = read_result_file(
-            ROOT / f"leaderboard/results/suite-2.2/{model}/mdlm_rules,n_masks=200,steps=1/results_cell.json"
-        )
+        file = read_result_file(ROOT / f"leaderboard/results/{model}/mdlm_rules,n_masks=200,steps=1/results_cell.json")
         shown[model] = [task.first_token["letters"][:50] for task in file.tasks.values()]
 
     def percent(model: str, counted: str) -> float:
@@ -153,7 +151,7 @@ def test_the_first_50_questions_of_each_task() -> None:
 
 def of_suite_2_2(cell: str, model: str = "built-in") -> str:
     """In percent, with its interval."""
-    return scores(cell, f"results/suite-2.2/{model}").interval.scaled(100).in_words
+    return scores(cell, f"results/{model}").interval.scaled(100).in_words
 
 
 def test_wordings() -> None:
@@ -161,7 +159,7 @@ def test_wordings() -> None:
     for model in ("built-in", *(f"built-in+out__{name}-seed0" for name in RECIPES)):
         for n in range(10):
             cell = f"mdlm_rules,n_masks=200,steps=1,fewshot_template={n},fewshot_seed=1"
-            found.setdefault(n, []).append(100 * scores(cell, f"wordings/{model}").mean)
+            found.setdefault(n, []).append(100 * scores(cell, f"suite-2.1-wordings/{model}").mean)
     others = [one for n, shares in found.items() if n not in (0, 5, 6) for one in shares]
     above_chance = [f"{one:.1f}" for one in others if one > 100 / 3]
     most = max(before - one for n in (5, 6) for one, before in zip(found[n], found[0], strict=True))
@@ -174,8 +172,8 @@ def test_wordings() -> None:
 
 def test_the_second_training_seed() -> None:
     cells = [f"mdlm_rules,n_masks={n},steps=1" for n in (2, 200)] + ["mdlm_rules,n_masks=2,steps=1,fewshot_relevant=0"]
-    few, many, without = (scores(cell, "second-seed") for cell in cells)
-    slot, dots = (scores(f"mdlm_rules_slot,steps=1,n_fillers={n}", "second-seed") for n in (0, 200))
+    few, many, without = (scores(cell, "suite-2.1-second-seed") for cell in cells)
+    slot, dots = (scores(f"mdlm_rules_slot,steps=1,n_fillers={n}", "suite-2.1-second-seed") for n in (0, 200))
     costs = [above([pair[1]], [pair[0]]) for pair in ((many, few), (dots, slot))]
     means = [mean([one]) for one in (without, few)]
     expected = [
@@ -193,7 +191,7 @@ def test_fine_tuning() -> None:
     expected = [line("before", *(mean([one]) for one in before.values()), lost_before)]
     arms = {}
     for name in RECIPES:
-        folders = [f"results/built-in+out__{name}-seed{seed}" for seed in range(5)]
+        folders = [f"suite-2.1/built-in+out__{name}-seed{seed}" for seed in range(5)]
         at = {n: [scores(cell, folder) for folder in folders] for n, cell in cells.items()}
         arms[name] = at_200 = at[200]
         costs = above(at[2], at_200).in_words, above(at_200, [before[200]]).with_significance
@@ -212,7 +210,7 @@ def above(first: list[Score], second: list[Score]) -> Interval:
     return difference(mean_of_seeds(second), mean_of_seeds(first)).scaled(100)
 
 
-def scores(cell: str, folder: str = "results/built-in") -> Score:
+def scores(cell: str, folder: str = "suite-2.1/built-in") -> Score:
     """Accuracy of a cell of a committed sweep, over sets where its samples are committed, too."""
     file = read_result_file(ROOT / "leaderboard" / folder / cell / "results_cell.json")
     shares = {row["task"]: row["share"] for row in rows_of(file) if row["task"] in file.tasks}

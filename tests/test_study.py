@@ -167,7 +167,6 @@ def sentences() -> dict[str, list[str]]:
     def of_block(recipe: str, measure: str) -> list[str]:
         return [percent(study_tables.score(found[f"block-0-{recipe}-0"], n, measure)) for n in study.MASKS]
 
-    shares = [f"{percent(study_tables.score(found['plain-1-sft-0'], 200, measure))}%" for measure in study.MEASURES]
     every = study_tables.fine_tuned(found)
     share = f"{len(collapsed)} of {len(every)}"
     changed = [percent(study_tables.changed(found[base])) for base in ("plain-1", "plain-4")]
@@ -202,12 +201,8 @@ def sentences() -> dict[str, list[str]]:
             f"wins back {listed(one.in_words for one in won)} points with 200 masks",
         ],
         "README.md": [
-            f"We trained {len(every)} models with full attention like this",
-            f"costs every model points: on average {few} with 2 masks and {most} with 200",
+            f"costs every one of {len(every)} small models points: on average {few} with 2 masks and {most} with 200",
             f"In {share} models, most answers with 200 masks are the end of the text",
-            f"right in {percent(study_tables.score(found['plain-1'], 200))}% of the questions with 200 masks",
-            f"after SFT in {shares[0]}, and {shares[2]} of its answers are EOS",
-            f"If only the letters A, B and C count, it is right in {shares[1]}",
         ],
     }
 

@@ -288,8 +288,10 @@ class Board:
         return next((section for section in self.sections if section.is_suite), None)
 
     def notes_of(self, section: Section) -> dict[str, str]:
-        """The notes about models in this section."""
+        """The notes about models that come first in this section."""
         models = {row.who.model for row in section.rows}
+        for before in self.sections[: self.sections.index(section)]:
+            models -= {row.who.model for row in before.rows}
         return {model: note for model, note in self.notes.items() if model in models}
 
     def is_apart(self, section: Section) -> bool:

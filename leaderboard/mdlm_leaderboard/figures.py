@@ -76,8 +76,9 @@ class Chart:
 def charts_of(board: Board, others: Sequence[Chart] = ()) -> list[Chart]:
     """Every chart for which a section of the suite has two curves with two points, or one curve with more.
 
-    A chart is left out if another chart, or one of `others`, shows all its curves. Other wordings of the same questions
-    have no charts, since their scores are in the table `Wordings`.
+    A chart is left out if another chart, or one of `others`, shows all its curves, or if its masks are those of the
+    table beside it. Other wordings of the same questions have no charts, since their scores are in the table
+    `Wordings`.
     """
     charts = []
     suite = [one for one in board.sections if one.is_suite]
@@ -92,6 +93,8 @@ def charts_of(board: Board, others: Sequence[Chart] = ()) -> list[Chart]:
         for name, paper, caption, experiment in _KINDS:
             found = _lines(name, experiment, rows)
             lines = [line for line in found if len(line.curve) > 1 or NO_MASKS in line.curve]
+            if experiment == "masks" and all(set(line.curve) <= set(section.pair) for line in lines):
+                continue
             if any(len(line.curve) > (1 if len(lines) > 1 else 2) for line in lines):
                 caption = f"Accuracy by {caption[0].lower()}{caption[1:]}"
                 stem = f"figures/{n + 1}-{slug}/{name}" if n else f"figures/{name}"
