@@ -4,6 +4,7 @@ import argparse
 import atexit
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,7 +69,8 @@ def read_recipe(folder: Path, config: str) -> dict[str, Any]:
     matches = exact[:1] or sorted(folder.glob(f"{config}_*.yaml"))
     if len(matches) != 1:
         packaged = [path.stem for path in sorted(folder.glob("*.yaml"))]
-        hint = did_you_mean(config.lower(), [*packaged, *(name.partition("_")[0] for name in packaged)])
+        asked = re.sub(r"(?<=[a-z])(?=\d$)", "0", config.lower())  # e1 means e01
+        hint = did_you_mean(asked, [*packaged, *(name.partition("_")[0] for name in packaged)])
         hint = hint or f"there are {', '.join(packaged)}"
         raise OptionError(f"--config {config}: there is no such file or packaged recipe; {hint}")
     try:
