@@ -3,17 +3,17 @@
     benchmarks/gpu.sh
     python benchmarks/gpu.py --shapes tiny tiny-blocks tiny-moe --batches 1 2 --tokens 8 --prompt_tokens 12
 
-Needs torch and transformers alone. A row is one workload at one batch: warmed up by the first passes of runs, then
-the median of `--repeats`, or of as many as fit into `--row_seconds`. A pass takes what it takes in the second half of a
-run, when CUDA graphs are recorded. In one more run the passes after three quarters of it are profiled (on a GPU), which
-counts waits, launches and the share of the time in which the device is busy, and finds the kernels that take the most
-time (in the JSON alone). The floor is what the work needs at least:
-floating-point operations at the rate of a large matrix multiplication, or the bytes of weights and of remembered keys
-and values at the rate of a large copy, whichever takes longer. The plain loop is that of the families' scripts: one
-request at a time, with a cache where these have one. Random weights are never sure of a token, so that thresholds save
-nothing here, and narrow dtypes soon lead to other texts: answers are compared by teacher forcing. Each pass of ours is
-repeated on its canvas by the model alone; `same choice` is the share of our tokens that are its choice, too, and
-`margin` the most by which another token's logit is higher, in standard deviations of the logits.
+Needs torch and transformers alone. A row is one workload at one batch: warmed up by the first passes of runs, then the
+median of `--repeats`, or of as many as fit into `--row_seconds`. A pass takes what it takes in the second half of a run
+of many passes, when CUDA graphs are recorded. In one more run the passes after three quarters of it are profiled (on a
+GPU), which counts waits, launches and the share of the time in which the device is busy, and finds the kernels that
+take the most time (in the JSON alone). The floor is what the work needs at least: floating-point operations at the rate
+of a large matrix multiplication, or the bytes of weights and of remembered keys and values at the rate of a large copy,
+whichever takes longer. The plain loop is that of the families' scripts: one request at a time, with a cache where these
+have one. Random weights are never sure of a token, so that thresholds save nothing here, and narrow dtypes soon lead to
+other texts: answers are compared by teacher forcing. Each pass of ours is repeated on its canvas by the model alone;
+`same choice` is the share of our tokens that are its choice, too, and `margin` the most by which another token's logit
+is higher, in standard deviations of the logits.
 
 Batches come in the order given, so that large ones are reached; rows for which there is no time are left out, those of
 other shapes in the file stay. With `--compile` each shape runs once more, compiled, at batches of at most 32. Rows are
@@ -50,6 +50,7 @@ from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 MASK, PAD = 0, 1
 SAMPLES = 8  # of a continuation's Monte-Carlo estimate
 WARM, WARM_AT_LEAST, PROFILED = 12, 4, 8  # passes: the most of a run that warms up, of all such runs, and profiled ones
+MANY = 24  # passes, beside which the one that the host may be ahead of the device counts for little
 LARGEST_KERNELS = 12
 COMPARED = 2  # rows
 COMPILED_BATCH = 32  # at most: passes of more rows do not wait for launches
@@ -416,8 +417,12 @@ class Benchmark:
                 run()
             self.wait()
             ended = time.perf_counter()
-            half = seen.passes // 2
             seconds.append(ended - began)
+            if seen.passes < MANY:
+                of_pass.append((ended - began) / seen.passes)
+                of_profiled.append(of_pass[-1])
+                continue
+            half = seen.passes // 2
             of_pass.append((ended - begun[half]) / (seen.passes - half))
             first, last = profiled_passes(seen.passes)
             of_profiled.append(([*begun, ended][last] - begun[first]) / (last - first))

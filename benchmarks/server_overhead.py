@@ -70,7 +70,7 @@ def main() -> None:
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(there,), daemon=True)
     process.start()
-    lm = MDLMServer(here.recv(), pretrained="built-in-block", max_concurrent=given.concurrent)
+    lm = MDLMServer(here.recv(), pretrained="built-in-block", num_concurrent=given.concurrent)
     requests = suite(given.questions)
     bodies: list[dict[str, Any]] = []
     create = lm._create_payload

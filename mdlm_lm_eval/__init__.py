@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mdlm_lm_eval.lm import MDLM
     from mdlm_lm_eval.model.denoiser import Denoiser
     from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+    from mdlm_lm_eval.registry import register
 
 __version__ = "0.4.0"
 
@@ -29,6 +30,7 @@ __all__ = [
     "load_denoiser",
     "load_tokenizer",
     "log_likelihood",
+    "register",
     "tasks_path",
 ]
 
@@ -40,6 +42,7 @@ _NAMES_OF = {
     "mdlm_lm_eval.lm": ("MDLM",),
     "mdlm_lm_eval.model.denoiser": ("Denoiser",),
     "mdlm_lm_eval.options": ("DecodingOptions", "LikelihoodOptions"),
+    "mdlm_lm_eval.registry": ("register",),
 }
 
 

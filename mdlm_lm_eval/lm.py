@@ -75,7 +75,11 @@ def tokenizer_of(name: str, config: PretrainedConfig, arguments: Mapping[str, An
 
 
 def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Settings:
-    """Merges model arguments for the model of a config. Raises OptionError for options that it does not support."""
+    """Merges model arguments for the model of a config.
+
+    Raises OptionError for options that it does not support, and for a path without an adapter.
+    """
+    checkpoints.check_path("peft", str(arguments.get("peft") or ""))
     family, implementation = checkpoints.family_of(config), arguments.get("attn_implementation")
 
     def check(options: DecodingOptions, attention: Any, in_slots: bool | None = None) -> None:

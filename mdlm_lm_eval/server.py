@@ -109,7 +109,7 @@ class MDLMServer(LocalCompletionsAPI):
         settings: str | Mapping[str, Any] = "{}",
         sampling: bool | str = False,
         audit: int | str = 0,
-        max_concurrent: int | str = 1,
+        num_concurrent: int | str = 1,
         timeout: int | str = 300,
         max_retries: int | str = 3,
         verify_certificate: bool = True,
@@ -122,7 +122,7 @@ class MDLMServer(LocalCompletionsAPI):
         super().__init__(
             base_url=f"{self.address}/v1/completions",
             tokenizer_backend="None",
-            num_concurrent=parse_whole("max_concurrent", max_concurrent, least=1),
+            num_concurrent=parse_whole("num_concurrent", num_concurrent, least=1),
             timeout=timeout,
             max_retries=max_retries,
             verify_certificate=verify_certificate,

@@ -79,7 +79,7 @@ def test_the_built_in_model() -> None:
     for form, cells in fillers.items():
         costs = [above([scores(without[form])], [scores(cell)]).in_words for cell in cells]
         expected.append(line(form, *costs))
-    assert missing("leaderboard/results/README.md", expected) == []
+    assert missing("leaderboard/suite-2.1/README.md", expected) == []
 
 
 def test_a_clock_counts_from_where_three_of_four_pairs_of_identical_runs_end() -> None:
@@ -154,22 +154,6 @@ def of_suite_2_2(cell: str, model: str = "built-in") -> str:
     return scores(cell, f"results/{model}").interval.scaled(100).in_words
 
 
-def test_wordings() -> None:
-    found: dict[int, list[float]] = {}
-    for model in ("built-in", *(f"built-in+out__{name}-seed0" for name in RECIPES)):
-        for n in range(10):
-            cell = f"mdlm_rules,n_masks=200,steps=1,fewshot_template={n},fewshot_seed=1"
-            found.setdefault(n, []).append(100 * scores(cell, f"suite-2.1-wordings/{model}").mean)
-    others = [one for n, shares in found.items() if n not in (0, 5, 6) for one in shares]
-    above_chance = [f"{one:.1f}" for one in others if one > 100 / 3]
-    most = max(before - one for n in (5, 6) for one, before in zip(found[n], found[0], strict=True))
-    expected = [
-        f"cost at most {most:.1f} points",
-        f"three adapters have {len(others)} scores, and one is above chance ({', '.join(above_chance)}%)",
-    ]
-    assert missing("leaderboard/results/README.md", expected) == []
-
-
 def test_the_second_training_seed() -> None:
     cells = [f"mdlm_rules,n_masks={n},steps=1" for n in (2, 200)] + ["mdlm_rules,n_masks=2,steps=1,fewshot_relevant=0"]
     few, many, without = (scores(cell, "suite-2.1-second-seed") for cell in cells)
@@ -180,7 +164,7 @@ def test_the_second_training_seed() -> None:
         "({}% right without, {}% with them)".format(*means),
         "loses {} points to masks and {} to dots in the slot".format(*(cost.in_words for cost in costs)),
     ]
-    assert missing("leaderboard/results/README.md", expected) == []
+    assert missing("leaderboard/suite-2.1/README.md", expected) == []
 
 
 def test_fine_tuning() -> None:
@@ -197,7 +181,7 @@ def test_fine_tuning() -> None:
         costs = above(at[2], at_200).in_words, above(at_200, [before[200]]).with_significance
         expected.append(line(f"`{name}`", *(mean(seeds) for seeds in at.values()), *costs))
     assert not above(arms["built-in-ce-tv"], arms["built-in-ce"]).is_significant
-    assert missing("leaderboard/results/README.md", expected) == []
+    assert missing("leaderboard/suite-2.1/README.md", expected) == []
 
 
 def mean(seeds: list[Score]) -> str:

@@ -48,7 +48,8 @@ def test_the_examples_of_the_api_run_and_are_typed(tmp_path: Path, capsys: pytes
     exec("".join(examples), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "1 of 1"
-    assert [line.endswith(" None") for line in printed[-4:]] == [True, True, True, False]
+    assert [line.endswith(" None") for line in printed[-5:-1]] == [True, True, True, False]
+    assert f'exact_match,none"])  # {printed[-1]}\n' in examples[-1]
     code = (
         "".join(examples)
         + """

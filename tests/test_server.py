@@ -64,7 +64,7 @@ def numbered(count: int, **gen_kwargs: Any) -> list[Instance]:
 @pytest.mark.parametrize("engine", DIALECTS)
 def test_every_engine_gets_requests_that_it_takes(engine: str) -> None:
     with StandIn(echo, DIALECTS[engine]) as server:
-        lm = lm_of(server, max_concurrent=2)
+        lm = lm_of(server, num_concurrent=2)
         (answer,) = lm.generate_until([generation("one two", max_gen_toks=8, until=["."])])
         (sent,) = server.served
         facts = facts_of(lm)
@@ -262,7 +262,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_no_waiting")
 def test_retries_lose_and_double_nothing() -> None:
     with StandIn(echo, faults=[400, 429, 500, DROP] * 2, delay=0.05) as server:
-        lm = lm_of(server, max_concurrent=4, max_retries=9)
+        lm = lm_of(server, num_concurrent=4, max_retries=9)
         answers = lm.generate_until(numbered(12))
         assert answers == [echo(payload)["choices"][0]["text"].split(".")[0] for payload in sorted_by_length(server)]
         facts = facts_of(lm)
@@ -357,7 +357,7 @@ def test_the_audit_tells_the_settings_of_a_server_from_others(decoder: Callable[
     audits = {}
     for threshold in (0.9, 0.05):
         with StandIn(decoder(confidence_threshold=threshold)) as server:
-            lm = lm_of(server, settings=STATED, audit=4, max_concurrent=4, device="cpu")
+            lm = lm_of(server, settings=STATED, audit=4, num_concurrent=4, device="cpu")
             answers = lm.generate_until(requests)
             facts = facts_of(lm)
         assert (answers == expected) is (threshold == 0.9)
@@ -514,7 +514,7 @@ def test_the_suite_end_to_end(decoder: Callable[..., Answer], tmp_path: Path) ->
         words = shlex.split(f"--model mdlm-server --tasks {','.join(tasks)} --limit 2 --log_samples --device cpu")
         words += ["--metadata", '{"fewshot_relevant": 2, "fewshot_distractors": 1}', "--include_path"]
         words += [str(tasks_path() / "context"), "--output_path", str(tmp_path)]
-        words += ["--model_args", json.dumps(arguments | {"max_concurrent": 8})]
+        words += ["--model_args", json.dumps(arguments | {"num_concurrent": 8})]
         run("lm_eval", *words)
     (path,) = (tmp_path / MODEL).glob("results_*.json")
     file = read_result_file(path)

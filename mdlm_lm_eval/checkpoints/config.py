@@ -24,14 +24,15 @@ def load_config(
 ) -> PretrainedConfig:
     """The config of transformers' own class for the checkpoint, with `is_causal=False`.
 
-    `diffusion_family` names the family if `config.json` does not. Raises OptionError for an unknown family, for a
-    setting without equivalent, and for a causal language model.
+    `diffusion_family` names the family if `config.json` does not. Raises OptionError for a path without a config, an
+    unknown family, a setting without equivalent, and a causal language model.
     """
     if trust_remote_code not in (True, False):  # the text "false" would count as true
         raise OptionError(f"trust_remote_code must be true or false, not {trust_remote_code}")
     pretrained = model_path(pretrained)
-    if pretrained.startswith((".", "/")) and not Path(pretrained).is_dir():  # names on the hub do not begin like this
-        raise OptionError(f"pretrained={pretrained}: there is no such folder")
+    check_path("pretrained", pretrained)
+    if Path(pretrained).is_dir() and not Path(pretrained, subfolder, "config.json").is_file():
+        raise OptionError(f"pretrained={pretrained}: the folder has no config.json")
     published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
     if diffusion_family is not None:
         published["diffusion_family"] = diffusion_family
@@ -55,6 +56,13 @@ def load_config(
         config.diffusion_family = "remote" if is_remote else named
     check_config(config, pretrained)
     return config
+
+
+def check_path(name: str, value: str) -> None:
+    """Raises OptionError if `value` is no id on the hub, which has one slash at most, and no folder either."""
+    is_path = value.startswith((".", "/", "~")) or value.count("/") > 1
+    if is_path and not Path(value).expanduser().is_dir():
+        raise OptionError(f"{name}={value}: there is no such folder")
 
 
 def check_config(config: PretrainedConfig, pretrained: str = "a model object") -> None:

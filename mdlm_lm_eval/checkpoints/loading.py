@@ -6,7 +6,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from mdlm_lm_eval.checkpoints.adapters import load_adapter
-from mdlm_lm_eval.checkpoints.config import attention_of, load_config, resolve_mask_token_id
+from mdlm_lm_eval.checkpoints.config import attention_of, check_path, load_config, resolve_mask_token_id
 from mdlm_lm_eval.checkpoints.tokenizers import load_tokenizer
 from mdlm_lm_eval.checkpoints.weights import load_model
 from mdlm_lm_eval.default_model import BUILT_IN
@@ -39,6 +39,7 @@ def load_denoiser(
     """
     if shift_logits not in (True, False, None):
         raise OptionError(f"shift_logits must be true or false, not {shift_logits}")
+    check_path("peft", peft or "")
     config = load_config(
         pretrained,
         revision=revision,

@@ -56,10 +56,12 @@ class Interval:
 
     @property
     def with_significance(self) -> str:
-        """A difference in words; one that is not significant is called so, with its limits."""
+        """A difference in words; one that is not significant is called so, with its limits, which are not 0.0."""
         if self.low is None or self.high is None or self.is_significant:
             return self.in_words
-        return f"{self.mean:z.1f}, not significant (95%): between {self.low:+z.1f} and {self.high:+z.1f}"
+        digits = 2 if "0.0" in (f"{self.low:z.1f}", f"{self.high:z.1f}") else 1
+        limits = f"between {self.low:+z.{digits}f} and {self.high:+z.{digits}f}"
+        return f"{self.mean:z.{digits}f}, not significant (95%): {limits}"
 
     @property
     def signed(self) -> str:
