@@ -77,9 +77,10 @@ def tokenizer_of(name: str, config: PretrainedConfig, arguments: Mapping[str, An
 def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Settings:
     """Merges model arguments for the model of a config.
 
-    Raises OptionError for options that it does not support, and for a path without an adapter.
+    Raises OptionError for options that it does not support, and for an adapter that is not there.
     """
-    checkpoints.check_path("peft", str(arguments.get("peft") or ""))
+    if peft := arguments.get("peft"):
+        checkpoints.adapter_config(str(peft), revision=source_of(arguments)["revision"])
     family, implementation = checkpoints.family_of(config), arguments.get("attn_implementation")
 
     def check(options: DecodingOptions, attention: Any, in_slots: bool | None = None) -> None:

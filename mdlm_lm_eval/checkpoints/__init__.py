@@ -1,12 +1,11 @@
 # ruff: noqa: F401 - names that other modules import from here
 """Loads a checkpoint of any family: config, tokenizer, weights, adapter and device placement."""
 
-from mdlm_lm_eval.checkpoints.adapters import load_adapter
+from mdlm_lm_eval.checkpoints.adapters import adapter_config, load_adapter
 from mdlm_lm_eval.checkpoints.config import (
     attention_of,
     check_config,
     check_options,
-    check_path,
     load_config,
     resolve_mask_token_id,
 )

@@ -22,16 +22,24 @@ WHOLE_MODULE_COPY = re.compile(r"\.(modules_to_save|original_module)(\.default)?
 LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.|$)")
 
 
+def adapter_config(peft: str, *, revision: str = "main") -> PeftConfig:
+    """The config of an adapter (hub id or folder). Raises OptionError if there is none, and for prompt learning."""
+    try:
+        config = PeftConfig.from_pretrained(os.path.expanduser(peft), revision=revision)
+    except ValueError as error:
+        raise OptionError(f"peft={peft}: {error}") from error
+    if config.is_prompt_learning:
+        raise OptionError(f"peft={peft}: prompt learning adds tokens to a text; use an adapter of weights, as LORA")
+    return config
+
+
 def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -> PeftModel:
     """`model` with the adapter `peft` (hub id or folder), in evaluation mode. The embedding keeps all its rows.
 
-    Raises OptionError if the adapter's weights do not fit, and for prompt learning.
+    Raises OptionError if the adapter's weights do not fit, and as `adapter_config` does.
     """
-    peft = os.path.expanduser(peft)
-    config = PeftConfig.from_pretrained(peft, revision=revision)
-    if config.is_prompt_learning:
-        raise OptionError(f"peft={peft}: prompt learning adds tokens to a text; use an adapter of weights, as LORA")
-    weights = load_peft_weights(peft, device="cpu", revision=revision)
+    config = adapter_config(peft, revision=revision)
+    weights = load_peft_weights(os.path.expanduser(peft), device="cpu", revision=revision)
     parts = [
         (name.removeprefix(PREFIX), *part) for name in weights for part in _native_parts(name, weights[name], model)
     ]

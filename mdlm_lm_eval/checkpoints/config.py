@@ -30,10 +30,15 @@ def load_config(
     if trust_remote_code not in (True, False):  # the text "false" would count as true
         raise OptionError(f"trust_remote_code must be true or false, not {trust_remote_code}")
     pretrained = model_path(pretrained)
-    check_path("pretrained", pretrained)
+    is_path = pretrained.startswith((".", "/")) or pretrained.count("/") > 1  # no name on the hub looks like this
+    if is_path and not Path(pretrained).is_dir():
+        raise OptionError(f"pretrained={pretrained}: there is no such folder")
     if Path(pretrained).is_dir() and not Path(pretrained, subfolder, "config.json").is_file():
         raise OptionError(f"pretrained={pretrained}: the folder has no config.json")
-    published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
+    try:
+        published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
+    except OSError as error:  # neither a folder nor on the hub, or the hub cannot be reached
+        raise OptionError(f"pretrained={pretrained}: {str(error).partition(chr(10))[0]}") from error
     if diffusion_family is not None:
         published["diffusion_family"] = diffusion_family
     model_type, named = published.get("model_type"), published.get("diffusion_family")
@@ -56,13 +61,6 @@ def load_config(
         config.diffusion_family = "remote" if is_remote else named
     check_config(config, pretrained)
     return config
-
-
-def check_path(name: str, value: str) -> None:
-    """Raises OptionError if `value` is no id on the hub, which has one slash at most, and no folder either."""
-    is_path = value.startswith((".", "/", "~")) or value.count("/") > 1
-    if is_path and not Path(value).expanduser().is_dir():
-        raise OptionError(f"{name}={value}: there is no such folder")
 
 
 def check_config(config: PretrainedConfig, pretrained: str = "a model object") -> None:

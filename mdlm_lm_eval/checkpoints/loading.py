@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from mdlm_lm_eval.checkpoints.adapters import load_adapter
-from mdlm_lm_eval.checkpoints.config import attention_of, check_path, load_config, resolve_mask_token_id
+from mdlm_lm_eval.checkpoints.adapters import adapter_config, load_adapter
+from mdlm_lm_eval.checkpoints.config import attention_of, load_config, resolve_mask_token_id
 from mdlm_lm_eval.checkpoints.tokenizers import load_tokenizer
 from mdlm_lm_eval.checkpoints.weights import load_model
 from mdlm_lm_eval.default_model import BUILT_IN
@@ -39,7 +39,8 @@ def load_denoiser(
     """
     if shift_logits not in (True, False, None):
         raise OptionError(f"shift_logits must be true or false, not {shift_logits}")
-    check_path("peft", peft or "")
+    if peft is not None:
+        adapter_config(peft, revision=revision)  # raises OptionError before weights are read
     config = load_config(
         pretrained,
         revision=revision,
