@@ -403,6 +403,25 @@ def test_questions_of_one_set_vary_together_also_without_samples(tmp_path: Path)
     assert found["untold"] == pytest.approx((0.445, 0.555), abs=0.005)
 
 
+def test_names_leave_out_the_seed_if_each_adapter_has_one(tmp_path: Path) -> None:
+    def names(**contents: Any) -> set[str]:
+        (section,) = board(tmp_path, **contents).sections
+        table, found = markdown(board(tmp_path)), {str(section.who(one)) for one in section.rows}
+        assert all(f" | {name} | " in table for name in found)
+        assert ("All rows: steps=1, bfloat16, one seed each." in table) == section.has_one_seed
+        return found
+
+    first = {name: suite_file(pretrained="m", adapter=name) for name in ("A, seed 0", "B, seed 3")}
+    assert names(**first, m=suite_file(pretrained="m")) == {"m", "m + A", "m + B"}
+    assert set(points(board(tmp_path))["adapter"]) == {"", *first}, "the CSV has the seeds"
+    second = suite_file(pretrained="m", adapter="A, seed 1")
+    assert names(second=second) == {"m", "m + A, mean of 2 seeds", "m + B, seed 3"}
+    for steps in (1, 2):
+        apart = suite_file(pretrained="n", adapter=f"A, seed {steps}", steps=steps)
+        (section,) = board(tmp_path / "apart", **{str(steps): apart}).sections
+    assert {str(section.who(one)) for one in section.rows} == {"n + A, seed 1", "n + A, seed 2"}
+
+
 def test_points_that_not_all_seeds_have_are_in_no_mean(tmp_path: Path) -> None:
     contents = sweep("m", {2: 0.0, 200: 0.1}, adapter="A, seed 0") | sweep("m", {200: 0.2}, adapter="A, seed 1")
     (mean,) = read_board(write(tmp_path, **contents)).sections[0].rows
