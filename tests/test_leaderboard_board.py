@@ -9,7 +9,7 @@ import pytest
 
 from mdlm_leaderboard.board import Board, Row, Section, is_exact
 from mdlm_leaderboard.build import build, points, read_board
-from mdlm_leaderboard.figures import charts_of
+from mdlm_leaderboard.figures import charts_of, headline
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.page.write import markdown
 from mdlm_leaderboard.scores import command_of
@@ -132,9 +132,8 @@ def test_scores_that_disagree_are_not_used_and_those_that_agree_count_once(tmp_p
     )
     (row,) = rows(found)
     assert list(row.curve("masks")) == [10]
-    assert reasons(found) == {
-        "a.json": "disagrees with 'b.json' (0.9 against 0.8 on country_smallest); neither is used"
-    }
+    said = "disagrees with 'b.json' (0.9 against 0.8 on country_smallest); neither is used"
+    assert reasons(found) == {"a.json": said}
 
 
 def test_a_cell_may_come_from_several_files_and_must_be_whole(tmp_path: Path) -> None:
@@ -155,10 +154,8 @@ def test_a_cell_may_come_from_several_files_and_must_be_whole(tmp_path: Path) ->
 def test_prompts_that_lost_examples_are_left_out_of_the_suite_and_marked_in_benchmarks(tmp_path: Path) -> None:
     cut = {"task_record": {"truncated_prompts": 7}}
     found = board(tmp_path, suite=suite_file(**cut), gsm8k=gsm8k_file(**cut), fine=suite_file(n_masks=2))
-    assert (
-        "lost their first examples (7 of 1000 of mdlm_country_smallest), in 16 few-shot tasks"
-        in reasons(found)["suite.json"]
-    )
+    said = "lost their first examples (7 of 1000 of mdlm_country_smallest), in 16 few-shot tasks"
+    assert said in reasons(found)["suite.json"]
     (estimate,) = found.sections[1].rows[0].benchmarks.values()
     assert estimate.in_words.endswith("(7 prompts cut off)")
     thought = board(tmp_path / "thought", gsm8k=gsm8k_file(task_record={"endings": {"unfinished_thinking": 3}}))
@@ -191,10 +188,8 @@ def test_what_a_server_decoded_is_set_apart_and_marks_what_is_unknown(tmp_path: 
     ours, theirs = suite_file(n_masks=2), served(suite_file(n_masks=2))
     found = board(tmp_path, ours=ours, theirs=theirs, bench=served(gsm8k_file(), version="unknown"))
     main, apart, benchmarks = found.sections
-    assert (apart.title, apart.why_apart) == (
-        f"{main.title}, served by sglang 0.5.23",
-        "decoded by a server (sglang 0.5.23)",
-    )
+    assert apart.title == f"{main.title}, served by sglang 0.5.23"
+    assert apart.why_apart == "decoded by a server (sglang 0.5.23)"
     assert benchmarks.title == "Benchmarks, served by sglang, version unknown"
     (row,) = rows(apart)
     n = sum(value == "unknown" for value in theirs["config"]["mdlm"]["settings"][0]["options"].values())
@@ -206,10 +201,8 @@ def test_what_a_server_decoded_is_set_apart_and_marks_what_is_unknown(tmp_path: 
 def test_a_server_whose_masks_nobody_stated_is_in_no_table_of_the_suite(tmp_path: Path) -> None:
     found = board(tmp_path, ours=suite_file(n_masks=2), theirs=served(suite_file(n_masks=2), known=()))
     assert len(rows(found)) == 1
-    assert (
-        "states no mask count for its few-shot tasks (--model mdlm-server; settings must state n_masks)"
-        in (reasons(found)["theirs.json"])
-    )
+    said = "states no mask count for its few-shot tasks (--model mdlm-server; settings must state n_masks)"
+    assert said in reasons(found)["theirs.json"]
 
 
 def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path) -> None:
@@ -262,16 +255,8 @@ def test_the_command_can_be_pasted(tmp_path: Path) -> None:
     path = write(tmp_path, a=content, b=suite_file(relevant=5, limit=10)) / "a.json"
     words = shlex.split(command_of(read_result_file(path)))
     assert words[:5] == ["lm_eval", "--model", "mdlm", "--model_args", "pretrained=organisation/model,n_masks=64"]
-    assert words[5:] == [
-        "--tasks",
-        "gsm8k",
-        "--gen_kwargs",
-        '{"until": ["a", "b"]}',
-        "--num_fewshot",
-        "5",
-        "--batch_size",
-        "8",
-    ]
+    rest = """--tasks gsm8k --gen_kwargs '{"until": ["a", "b"]}' --num_fewshot 5 --batch_size 8"""
+    assert words[5:] == shlex.split(rest)
     suite = command_of(read_result_file(tmp_path / "b.json"))
     assert "--tasks mdlm_context --metadata fewshot_relevant=5 --limit 10" in suite
 
@@ -323,7 +308,8 @@ def test_a_loss_is_from_2_to_200_masks_in_table_and_headline(tmp_path: Path) -> 
     said = masks_finding(section)
     base, best, worse = sorted(lines, key=lambda one: (bool(one.who.adapter), -one.curve("masks")[200].mean))
     assert worse.who.recipe not in said
-    assert f"{best.who.recipe}, 2 seeds, the best here of 2 fine-tunings, is right in" in said
+    assert f"Of 2 fine-tunings, {best.who.recipe} scores best: 76.0% right (mean of 2 seeds), and appended" in said
+    assert headline(section).caption == "Accuracy by appended masks: base and its fine-tunings."
     for line in (base, best):
         assert f"{column(board, 'loss', line).with_significance}" in said
         assert f"{100 * line.curve('masks')[200].mean:.1f}%" in said
@@ -338,12 +324,21 @@ def test_without_2_and_200_masks_the_pair_is_of_counts_that_all_have(tmp_path: P
     assert masks_finding(one.sections[0]) == ""
 
 
+def test_a_single_fine_tuning_is_named_as_such(tmp_path: Path) -> None:
+    base = sweep("org/base", {2: 0.0, 200: 0.1}) | sweep("org/other", {200: 0.0})
+    (section,) = board(tmp_path, **base, **sweep("org/base", {2: 0.0, 200: 0.05}, adapter="A, seed 1")).sections
+    said = "After fine-tuning by A: 75.0% right (one seed), and appended masks then cost 5.0 ("
+    assert said in masks_finding(section)
+    assert headline(section).caption == "Accuracy by appended masks: base and its fine-tuning."
+
+
 def test_what_is_not_significant_has_both_limits(tmp_path: Path) -> None:
     few, many = suite_file(n_masks=2, accuracy=0.7), suite_file(n_masks=200, accuracy=0.695, spread=0.1)
-    said = masks_finding(read_board(write(tmp_path, few=few, many=many)).sections[0])
-    assert said.startswith(
-        "Appended masks cost the built-in model 0.5, not significant (95%): between -0.5 and +1.5 points"
-    )
+    (section,) = board(tmp_path, few=few, many=many).sections
+    said = masks_finding(section)
+    assert headline(section).caption == "Accuracy by appended masks.", "all rows are drawn"
+    cost = "0.5, not significant (95%): between -0.5 and +1.5"
+    assert said.startswith(f"Appended masks cost the built-in model {cost} points")
 
 
 def test_rows_are_ranked_at_200_masks_and_share_ranks_within_the_interval(tmp_path: Path) -> None:
@@ -367,9 +362,8 @@ def test_seeds_of_one_recipe_are_one_row_their_mean(tmp_path: Path) -> None:
     assert len(mean.files) == 4
     other = sweep("org/base", {2: 0.0, 200: 0.02}, adapter="MA (CE + TV), seed 2", weights="others")
     apart = read_board(write(tmp_path, **other))
-    assert len(row(apart, "org/base (org/bas) + MA (CE + TV), mean of 2 seeds").seeds) == 2, (
-        "seeds over other weights are of another recipe"
-    )
+    mean = row(apart, "org/base (org/bas) + MA (CE + TV), mean of 2 seeds")
+    assert len(mean.seeds) == 2, "seeds over other weights are of another recipe"
 
 
 def test_a_loss_is_told_apart_into_reading_and_the_end_of_text(tmp_path: Path) -> None:
@@ -407,6 +401,25 @@ def test_questions_of_one_set_vary_together_also_without_samples(tmp_path: Path)
         found[name] = (row.low, row.high)
     assert found["told"] == pytest.approx((0.28, 0.72), abs=0.02)
     assert found["untold"] == pytest.approx((0.445, 0.555), abs=0.005)
+
+
+def test_names_leave_out_the_seed_if_each_adapter_has_one(tmp_path: Path) -> None:
+    def names(**contents: Any) -> set[str]:
+        (section,) = board(tmp_path, **contents).sections
+        table, found = markdown(board(tmp_path)), {str(section.who(one)) for one in section.rows}
+        assert all(f" | {name} | " in table for name in found)
+        assert ("All rows: steps=1, bfloat16, one seed each." in table) == section.has_one_seed
+        return found
+
+    first = {name: suite_file(pretrained="m", adapter=name) for name in ("A, seed 0", "B, seed 3")}
+    assert names(**first, m=suite_file(pretrained="m")) == {"m", "m + A", "m + B"}
+    assert set(points(board(tmp_path))["adapter"]) == {"", *first}, "the CSV has the seeds"
+    second = suite_file(pretrained="m", adapter="A, seed 1")
+    assert names(second=second) == {"m", "m + A, mean of 2 seeds", "m + B, seed 3"}
+    for steps in (1, 2):
+        apart = suite_file(pretrained="n", adapter=f"A, seed {steps}", steps=steps)
+        (section,) = board(tmp_path / "apart", **{str(steps): apart}).sections
+    assert {str(section.who(one)) for one in section.rows} == {"n + A, seed 1", "n + A, seed 2"}
 
 
 def test_points_that_not_all_seeds_have_are_in_no_mean(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def page(browser: webdriver.Chrome, site: str) -> Iterator[webdriver.Chrome]:
     browser.get("about:blank")  # the address of the last test may differ in its state only, which would load nothing
     browser.get(site)
     yield browser
+    media(browser, "")
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert browser.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
@@ -159,8 +161,11 @@ def test_differences_are_to_the_row_that_is_chosen(page: webdriver.Chrome) -> No
 
     own = cell(BASE), cell(OTHER)
     assert [one.split()[0] for one in own] == ["75.0", "70.0"]
+    note = page.find_element(By.CLASS_NAME, "versus")
+    assert not note.is_displayed()
     row(page, BASE).find_element(By.CSS_SELECTOR, ".pick input").send_keys(Keys.SPACE)
     assert cell(BASE) == own[0]
+    assert "Two rows can share a rank although their own difference is significant" in note.text
     assert re.match(r"70\.0 -5\.0 \(-6\.\d to -4\.\d\)", cell(OTHER))
     # The seeds are a point apart: a standard error of 0.5 with one degree of freedom, and as much of the questions.
     assert cell(MA) == "87.5 +12.5 (+10.3 to +14.5)"
@@ -204,96 +209,100 @@ def media(page: webdriver.Chrome, scheme: str, kind: str = "") -> None:
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": kind, "features": features})
 
 
+def resize(page: webdriver.Chrome, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 800}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_figures_and_print_follow_the_reader(page: webdriver.Chrome, site: str, scheme: str) -> None:
     media(page, scheme)
-    try:
-        page.get("about:blank")
-        page.get(site)
-        colour = "return getComputedStyle(document.body).backgroundColor"
-        light = "rgb(255, 255, 255)"
-        assert (page.execute_script(colour) == light) == (scheme == "light")
-        loaded = page.execute_async_script(
-            "const done = arguments[0]; const images = [...document.images];"
-            "images.forEach((image) => image.loading = 'eager');"
-            "Promise.all(images.map((image) => image.decode())).then("
-            "() => done(images.map((image) => [image.naturalWidth, image.currentSrc])), (e) => done([[0, String(e)]]));"
-        )
-        assert len(loaded) == 3
-        assert all(
-            width > 200 and ("dark" in source.rpartition("figures/")[2]) == (scheme == "dark")
-            for width, source in loaded
-        )
-        media(page, scheme, "print")
-        assert page.execute_script(colour) == light, "paper is white"
-        assert not page.find_element(By.CLASS_NAME, "filters").is_displayed()
-        tables = "[...document.querySelectorAll('.table')]"
-        cut = f"return {tables}.filter((t) => getComputedStyle(t).overflowX !== 'visible').length"
-        assert page.execute_script(cut) == 0
-    finally:
-        media(page, "")
+    page.get("about:blank")
+    page.get(site)
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    light = "rgb(255, 255, 255)"
+    assert (page.execute_script(colour) == light) == (scheme == "light")
+    loaded = page.execute_async_script(
+        "const done = arguments[0]; const images = [...document.images];"
+        "images.forEach((image) => image.loading = 'eager');"
+        "Promise.all(images.map((image) => image.decode())).then("
+        "() => done(images.map((image) => [image.naturalWidth, image.currentSrc])), (e) => done([[0, String(e)]]));"
+    )
+    assert len(loaded) == 3
+    assert all(
+        width > 200 and ("dark" in source.rpartition("figures/")[2]) == (scheme == "dark") for width, source in loaded
+    )
+    media(page, scheme, "print")
+    assert page.execute_script(colour) == light, "paper is white"
+    assert not page.find_element(By.CLASS_NAME, "filters").is_displayed()
+    tables = "[...document.querySelectorAll('.table')]"
+    cut = f"return {tables}.filter((t) => getComputedStyle(t).overflowX !== 'visible').length"
+    assert page.execute_script(cut) == 0
 
 
-@pytest.mark.parametrize("width", [320, 390, 768, 1900])
+@pytest.mark.parametrize("width", [320, 390, 500, 768, 1900])
 def test_tables_scroll_and_the_page_does_not(page: webdriver.Chrome, width: int) -> None:
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 800}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        assert row(page, MA).find_element(By.CLASS_NAME, "rank").is_displayed()
-        row(page, MA).find_element(By.CLASS_NAME, "toggle").click()
-        assert page.execute_script("return document.documentElement.scrollWidth") <= width
-        assert row(page, MA).find_element(By.CLASS_NAME, "body").size["width"] <= width
-        small = (
-            "return [...document.querySelectorAll('button, select, input, summary, nav a')]"
-            ".filter((e) => e.checkVisibility()).map((e) => (e.type === 'checkbox' ? e.closest('label') : e))"
-            ".map((e) => [e.outerHTML, e.getBoundingClientRect()])"
-            ".filter(([_, box]) => box.width < 24 || box.height < 24).map(([html]) => html)"
-        )
-        assert page.execute_script(small) == [], "targets are at least 24 pixels wide and high"
-        if width == 1900:
-            table = page.find_element(By.CSS_SELECTOR, ".section table")
-            assert table.size["width"] > 0.9 * width, "the page uses the width"
-            assert row(page, BASE).find_element(By.TAG_NAME, "tr").size["height"] < 36, "a row is one line"
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    resize(page, width)
+    assert row(page, MA).find_element(By.CLASS_NAME, "rank").is_displayed()
+    row(page, MA).find_element(By.CLASS_NAME, "toggle").click()
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    assert row(page, MA).find_element(By.CLASS_NAME, "body").size["width"] <= width
+    small = (
+        "return [...document.querySelectorAll('button, select, input, summary, nav a')]"
+        ".filter((e) => e.checkVisibility()).map((e) => (e.type === 'checkbox' ? e.closest('label') : e))"
+        ".map((e) => [e.outerHTML, e.getBoundingClientRect()])"
+        ".filter(([_, box]) => box.width < 24 || box.height < 24).map(([html]) => html)"
+    )
+    assert page.execute_script(small) == [], "targets are at least 24 pixels wide and high"
+    for region in page.find_elements(By.CSS_SELECTOR, ".section:not(.apart) .table"):
+        said = page.execute_script("return getComputedStyle(arguments[0], '::before').content", region)
+        is_cut = page.execute_script("return arguments[0].scrollWidth > arguments[0].clientWidth", region)
+        assert ("scroll sideways" in said) == is_cut
+    numbers = row(page, MA).find_element(By.CLASS_NAME, "cells")
+    assert row(page, BASE).find_element(By.CLASS_NAME, "band").is_displayed() == (width > 640)
+    assert numbers.is_displayed() == (width < 640), "intervals that cells do not show"
+    if width == 500:
+        cells = row(page, MA).find_elements(By.CSS_SELECTOR, "td.num:not(.rank)")
+        assert max(cell.rect["x"] + cell.rect["width"] for cell in cells[:3]) <= width, "three scores are in sight"
+        assert "at 200 masks (%)\n87.5 (" in numbers.text
+        assert page.find_element(By.CSS_SELECTOR, ".words > .cells").text == "Open a row for its intervals."
+    if width == 1900:
+        table = page.find_element(By.CSS_SELECTOR, ".section table")
+        assert table.size["width"] > 0.9 * width, "the page uses the width"
+        assert row(page, BASE).find_element(By.TAG_NAME, "tr").size["height"] < 36, "a row is one line"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_nothing_is_cut_or_without_a_label(page: webdriver.Chrome, site: str, width: int, scheme: str) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 800}
     media(page, scheme)
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        page.get("about:blank")
-        page.get(site)
-        assert page.execute_script("return document.documentElement.scrollWidth") <= width
-        cut = (
-            "return [...document.querySelectorAll('h1, h2, h3, p, figcaption, img, caption *, .line, th, label')]"
-            ".filter((e) => e.checkVisibility() && !e.closest('.said') && !e.matches('.said'))"
-            ".filter((e) => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline'"
-            f" || (e.matches('img, p, figcaption, caption *') && e.getBoundingClientRect().right > {width}))"
-            ".map((e) => e.outerHTML)"
+    resize(page, width)
+    page.get("about:blank")
+    page.get(site)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    cut = (
+        "return [...document.querySelectorAll('h1, h2, h3, p, figcaption, img, caption *, .line, th, label')]"
+        ".filter((e) => e.checkVisibility() && !e.closest('.said') && !e.matches('.said'))"
+        ".filter((e) => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline'"
+        f" || (e.matches('img, p, figcaption, caption *') && e.getBoundingClientRect().right > {width}))"
+        ".map((e) => e.outerHTML)"
+    )
+    assert page.execute_script(cut) == []
+    nameless = "return [...document.querySelectorAll('thead th')].filter((e) => !e.textContent.trim()).length"
+    assert page.execute_script(nameless) == 0
+    if width == 1400:
+        wide = "return [...document.querySelectorAll('.section:not(.apart) .table')].map((e) => e.scrollWidth)"
+        assert max(page.execute_script(wide)) <= width, "all columns are in sight"
+    folder = Path(site.removeprefix("file://")).parent / "figures"
+    figures = [path for path in folder.rglob("*.svg") if ("dark" in path.parts) == (scheme == "dark")]
+    assert len(figures) == 3
+    for path in figures:
+        page.get(path.as_uri())
+        outside = (
+            "const svg = document.documentElement, all = svg.getBBox(), box = svg.viewBox.baseVal;"
+            "return [all.x, all.y, box.width - all.x - all.width, box.height - all.y - all.height];"
         )
-        assert page.execute_script(cut) == []
-        nameless = "return [...document.querySelectorAll('thead th')].filter((e) => !e.textContent.trim()).length"
-        assert page.execute_script(nameless) == 0
-        if width == 1400:
-            wide = "return [...document.querySelectorAll('.section:not(.apart) .table')].map((e) => e.scrollWidth)"
-            assert max(page.execute_script(wide)) <= width, "all columns are in sight"
-        folder = Path(site.removeprefix("file://")).parent / "figures"
-        figures = [path for path in folder.rglob("*.svg") if ("dark" in path.parts) == (scheme == "dark")]
-        assert len(figures) == 3
-        for path in figures:
-            page.get(path.as_uri())
-            outside = (
-                "const svg = document.documentElement, all = svg.getBBox(), box = svg.viewBox.baseVal;"
-                "return [all.x, all.y, box.width - all.x - all.width, box.height - all.y - all.height];"
-            )
-            assert min(page.execute_script(outside)) > -0.5, path.name
-    finally:
-        media(page, "")
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        assert min(page.execute_script(outside)) > -0.5, path.name
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason=f"axe-core is not installed: there is no {AXE.name} where AXE_CORE says")
@@ -304,17 +313,12 @@ def test_axe_finds_nothing(page: webdriver.Chrome, site: str, address: str, widt
     ids = {"OPEN": row(page, MA).get_attribute("id"), "OTHER": row(page, BASE).get_attribute("id")}
     for name, id in ids.items():
         address = address.replace(name, id or "")
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     media(page, scheme)
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        page.get(site + address)
-        page.execute_script(AXE.read_text(encoding="utf-8"))
-        page.set_script_timeout(120)
-        found = page.execute_async_script("const done = arguments[0]; axe.run().then(done, (e) => done(String(e)));")
-    finally:
-        media(page, "")
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    resize(page, width)
+    page.get(site + address)
+    page.execute_script(AXE.read_text(encoding="utf-8"))
+    page.set_script_timeout(120)
+    found = page.execute_async_script("const done = arguments[0]; axe.run().then(done, (e) => done(String(e)));")
     assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found["violations"]] == []
     assert len(found["passes"]) > 20
 

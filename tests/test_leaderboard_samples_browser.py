@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_leaderboard_browser import browser, media  # noqa: F401  # skips this file too without a browser
+from tests.test_leaderboard_browser import browser, media, resize  # noqa: F401  # skips this file too without a browser
 
 from mdlm_leaderboard.__main__ import main  # isort: skip
 from mdlm_lm_eval.decoding.trace import replay  # isort: skip
@@ -37,15 +37,16 @@ def page(browser: webdriver.Chrome, site: str) -> Iterator[webdriver.Chrome]:  #
     browser.get_log("browser")
     opened(browser, site)
     yield browser
+    media(browser, "")
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert browser.get_log("browser") == []
     assert browser.title.startswith("Questions of organisation/model, steps=8 and organisation/model, steps=4")
     assert browser.find_elements(By.CSS_SELECTOR, "img, main script, main b") == []
 
 
 def listed(page: webdriver.Chrome) -> list[str]:
-    return [
-        one.get_attribute("aria-label").partition(":")[0] for one in page.find_elements(By.CSS_SELECTOR, "#list button")
-    ]
+    buttons = page.find_elements(By.CSS_SELECTOR, "#list button")
+    return [one.get_attribute("aria-label").partition(":")[0] for one in buttons]
 
 
 def choose(page: webdriver.Chrome, name: str, value: str) -> None:
@@ -155,18 +156,13 @@ def test_a_hostile_answer_is_text(page: webdriver.Chrome) -> None:
 @pytest.mark.parametrize("width", [400, 1300])
 def test_it_fits_narrow_pages_and_dark_ones(page: webdriver.Chrome, site: str, width: int, scheme: str) -> None:
     media(page, scheme)
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 800}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        opened(page, site)
-        for n in (1, 3, 4):
-            page.find_element(By.CSS_SELECTOR, f"#list li:nth-child({n}) button").click()
-            assert page.execute_script("return document.documentElement.scrollWidth") <= width
-        colour = page.execute_script("return getComputedStyle(document.body).backgroundColor")
-        assert (colour == "rgb(255, 255, 255)") == (scheme == "light")
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        media(page, "")
+    resize(page, width)
+    opened(page, site)
+    for n in (1, 3, 4):
+        page.find_element(By.CSS_SELECTOR, f"#list li:nth-child({n}) button").click()
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    colour = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (colour == "rgb(255, 255, 255)") == (scheme == "light")
 
 
 def test_a_thousand_questions_of_512_tokens_are_small(browser: webdriver.Chrome, tmp_path: Path) -> None:  # noqa: F811

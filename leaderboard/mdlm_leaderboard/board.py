@@ -180,6 +180,17 @@ class Section:
         """Whether its scores are of the few-shot suite."""
         return bool(self.setting.asks)
 
+    @cached_property
+    def has_one_seed(self) -> bool:
+        """Whether each adapter has one seed, which the names of rows can then leave out."""
+        found = {(row.who.model, row.who.recipe, row.who.adapter) for row in self.rows if row.who.adapter}
+        recipes = {(model, recipe) for model, recipe, adapter in found if adapter.startswith(f"{recipe}, seed ")}
+        return 0 < len(found) == len(recipes)
+
+    def who(self, row: Row) -> Who:
+        """The identity by which the section's table names a row."""
+        return replace(row.who, adapter=row.who.recipe) if self.has_one_seed else row.who
+
     def curves_of(self, experiment: str) -> list[tuple[Row, Series, Curve]]:
         """All curves of an experiment, with single seeds instead of their mean.
 
@@ -230,8 +241,7 @@ class Section:
     def baseline(self, wanted: str) -> Row | None:
         """The row that has all these words; None if no row has."""
         rows = {row.words: row for row in self.rows}
-        name = named(wanted, rows) if wanted else None
-        return rows[name] if name else None
+        return rows.get(named(wanted, rows) or "") if wanted else None
 
     @property
     def pairing(self) -> str:
@@ -241,9 +251,8 @@ class Section:
     @property
     def approximate(self) -> list[str]:
         """The kinds of rows that have a frontier of their own, in words."""
-        return sorted(
-            {"guests" if "guest" in row.marks else "approximate caches" for row in self.rows if not is_exact(row)}
-        )
+        others = [row for row in self.rows if not is_exact(row)]
+        return sorted({"guests" if "guest" in row.marks else "approximate caches" for row in others})
 
     @property
     def marked(self) -> list[Estimate]:
@@ -351,7 +360,7 @@ def _context_gain(row: Row, pair: tuple[int, int]) -> Interval | None:
 COLUMNS = (
     Column("most", "at {most} (%)", "accuracy, by which rows are ranked", lambda row, pair: _at(pair[1], row)),
     Column("few", "at {few} (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
-    Column("loss", "loss, {from_} to {most}", "accuracy lost, in points", loss),
+    Column("loss", "loss, {from_} to {most}", "accuracy at {few} minus that at {most}, in points", loss),
     Column("among_labels", "among letters, {most} (%)", "before any ban", partial(_share, name="among_labels")),
     Column("eos", "EOS, {most} (%)", "the likeliest token is the end of text", partial(_share, name="eos")),
     Column("pairs", "whole sets (%)", "sets of which all three askings are right, at {most}", _pairs),

@@ -39,9 +39,8 @@ def read_board(results: Path, title: str = "", with_published: bool = False, lea
         raise OptionError(f"{results} {what}{reasons}")
     title = title or _title_of(scores)
     published = pd.read_csv(_PUBLISHED, comment="#").fillna({"adapter": ""}) if with_published else pd.DataFrame()
-    return board_of(
-        scores, title, published, _notes(results / "notes.yaml", {who.model for who in scores.table["who"]})
-    )
+    notes = _notes(results / "notes.yaml", {who.model for who in scores.table["who"]})
+    return board_of(scores, title, published, notes)
 
 
 def _notes(path: Path, models: set[str]) -> dict[str, str]:
@@ -105,12 +104,11 @@ def build(
         colours = colours_of([*(who.model for who in models), *(who.recipe for who in models if who.adapter)])
         if board.main and (sentence := masks_finding(board.main)):
             shown = [headline(board.main)]
-            draw_charts(shown, folder, colours)
             findings = [Finding(board.main, "", sentence, one.stem, one.caption, one.described) for one in shown]
         for section in (one for one in board.sections if not one.is_suite):
             findings += _of_benchmarks(board, section, folder / "figures", colours)
         charts = charts_of(board, shown)
-        draw_charts(charts, folder, colours)
+        draw_charts([*shown, *charts], folder, colours)
         said = [": ".join(filter(None, (one.title, one.sentence))) for one in findings if one.sentence]
         (folder / "LEADERBOARD.md").write_text(markdown(board, said, baseline), encoding="utf-8")
         points(board).map(_as_text).to_csv(folder / "leaderboard.csv", index=False)

@@ -143,9 +143,8 @@ def _labelled(lines: Sequence[Line]) -> Iterator[Line]:
     """The lines, labelled with the parts in which they differ."""
     for line in lines:
         told = [getattr(line, name) for name in ("colour", "dash") if len({getattr(one, name) for one in lines}) > 1]
-        yield replace(
-            line, label=", ".join(dict.fromkeys(short_name(text) for text in told if text)) or short_name(line.colour)
-        )
+        label = ", ".join(dict.fromkeys(short_name(text) for text in told if text))
+        yield replace(line, label=label or short_name(line.colour))
 
 
 @figure_style()
@@ -212,12 +211,15 @@ def _limits(percents: Sequence[float]) -> tuple[float, float]:
 
 def headline(section: Section) -> Chart:
     """The chart of the loss to masks: a line per checkpoint, labelled with its loss."""
-    lines = []
-    for row in mask_lines(section):
+    lines, rows = [], mask_lines(section)
+    for row in rows:
         found = loss_of(row, section)
         seeds = f" ({len(row.seeds)} seeds)" if row.seeds else ""
         cost = f"loss {found.in_words}{'' if found.is_significant else ', not significant'}"
         name = row.who.recipe or row.who.model
         shown = f"+ {name}" if row.who.adapter else short_name(name)
         lines.append(Line(name, "", row.curve("masks"), fill(f"{shown}{seeds}: {cost}", _LABEL)))
-    return Chart("figures/headline", section, "Accuracy by appended masks.", "masks", tuple(lines))
+    drawn = f": {len(rows)} of {len(section.rows)} rows" if len(rows) < len(section.rows) else ""
+    if drawn and rows[-1].who.adapter:
+        drawn = f": {short_name(rows[0].who.model)} and its fine-tuning{'s' if len(rows) > 2 else ''}"
+    return Chart("figures/headline", section, f"Accuracy by appended masks{drawn}.", "masks", tuple(lines))

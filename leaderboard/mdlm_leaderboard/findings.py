@@ -43,22 +43,22 @@ def masks_finding(section: Section) -> str:
     before, *others = lines
     if others and not others[0].who.adapter:
         least, *_, worst = sorted(lines, key=lambda row: loss_of(row, section).mean)
-        low, high = (loss_of(row, section).with_significance for row in (least, worst))
-        first = (
-            f"Appended masks (from {few} to {most}) cost {short_name(least.who.model)} least: {low} points of accuracy"
-        )
-        return f"{first}; they cost {short_name(worst.who.model)} most: {high}."
+        mild, strong = (short_name(row.who.model) for row in (least, worst))
+        first = f"Appended masks (from {few} to {most}) cost {mild} least: {_cost(least, section)} points of accuracy"
+        return f"{first}; they cost {strong} most: {_cost(worst, section)}."
     name = "the built-in model" if before.who.model == BUILT_IN else short_name(before.who.model)
     sentence = f"Appended masks cost {name} {_cost(before, section)} points of accuracy (from {few} to {most} masks)."
     if not others:
         return sentence
     best = max(others, key=lambda row: row.curve("masks")[most].mean)
-    among = "" if len(others) == 1 else f", the best here of {len(others)} fine-tunings"
+    name = best.who.recipe
+    tuned = f"Of {len(others)} fine-tunings, {name} scores best" if len(others) > 1 else f"After fine-tuning by {name}"
+    seeds = f"mean of {len(best.seeds)} seeds" if best.seeds else "one seed"
     eos = first_token_share(before, most, "eos")
     ended = f"; {100 * eos.mean:.1f}% of its answers begin with EOS" if eos and eos.mean > 0.5 else ""
     return (
-        f"{sentence} At {most} masks it is right in {_most(before, section)}{ended}. {_adapter(best)}{among}, is "
-        f"right in {_most(best, section)}; appended masks then cost {_cost(best, section)} points."
+        f"{sentence} At {most} masks it is right in {_most(before, section)}{ended}. {tuned}: {_most(best, section)} "
+        f"right ({seeds}), and appended masks then cost {_cost(best, section)} points."
     )
 
 
@@ -71,10 +71,6 @@ def loss_of(row: Row, section: Section) -> Interval:
     found = loss(row, section.pair)
     assert found
     return found
-
-
-def _adapter(row: Row) -> str:
-    return f"{row.who.recipe}, {len(row.seeds)} seeds" if row.seeds else row.who.adapter
 
 
 def _most(row: Row, section: Section) -> str:

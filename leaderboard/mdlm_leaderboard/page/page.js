@@ -14,7 +14,6 @@ addEventListener("DOMContentLoaded", () => {
     apart: body.closest("details.apart"), // null of a table that is not folded
     detail: body.querySelector(".detail"),
   }));
-  const boxes = ["points"].map((name) => form.elements[name]).filter(Boolean);
   const fields = [form.elements.text, ...form.querySelectorAll("select")];
   const picks = [...document.querySelectorAll(".pick input")];
   let baselines = []; // ids of the rows that others are held against, at most one in a table
@@ -73,7 +72,7 @@ addEventListener("DOMContentLoaded", () => {
   const collator = new Intl.Collator("en", { numeric: true });
 
   function sortBy(name, order) {
-    sorted = name && name !== "rank-ascending" ? `${name}-${order}` : "";
+    sorted = `${name}-${order}` === "rank-ascending" ? "" : `${name}-${order}`;
     for (const table of tables) {
       const heads = [...table.querySelectorAll("th[data-sort]")];
       const head = heads.find((one) => one.dataset.name === name);
@@ -98,9 +97,8 @@ addEventListener("DOMContentLoaded", () => {
     head.setAttribute("aria-sort", "none");
     const press = () => {
       const was = head.getAttribute("aria-sort");
-      const falls = head.dataset.sort === "number" && head.dataset.name !== "rank";
-      const first = falls ? "descending" : "ascending";
-      sortBy(head.dataset.name, was === "none" ? first : was === "ascending" ? "descending" : "ascending");
+      const rises = was === "none" ? head.dataset.sort === "text" || head.dataset.name === "rank" : was === "descending";
+      sortBy(head.dataset.name, rises ? "ascending" : "descending");
       showFirst();
       remember();
     };
@@ -133,9 +131,13 @@ addEventListener("DOMContentLoaded", () => {
     rests[tables.indexOf(table)].hidden = true;
   }
 
+  // A table with columns out of sight says so.
+  const resized = new ResizeObserver((found) => found.forEach(({ target: { offsetWidth, parentElement } }) =>
+    parentElement.classList.toggle("cut", offsetWidth > parentElement.clientWidth)));
+  document.querySelectorAll(".table > table").forEach((table) => resized.observe(table));
+
   // Filtering
   function filter() {
-    for (const box of boxes) document.body.classList.toggle(`shows-${box.name}`, box.checked);
     const wanted = fields.slice(1).filter((select) => select.value);
     const words = form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
     const isFiltered = words.length + wanted.length > 0;
@@ -162,7 +164,6 @@ addEventListener("DOMContentLoaded", () => {
       pick.checked = baselines.includes(pick.value);
       pick.closest(".entry").classList.toggle("baseline", pick.checked);
     }
-    for (const table of tables) table.classList.toggle("held", Boolean(table.querySelector(".baseline")));
     for (const cell of document.querySelectorAll("[data-versus]:has(.band)")) {
       const band = cell.querySelector(".band");
       const of = cell.dataset.versus ? JSON.parse(cell.dataset.versus) : {};
@@ -191,7 +192,7 @@ addEventListener("DOMContentLoaded", () => {
   function remember() {
     const state = new URLSearchParams();
     for (const { name, value } of fields) if (value) state.set(name, value);
-    for (const { name, checked } of boxes) if (checked) state.set(name, "1");
+    if (form.elements.points?.checked) state.set("points", "1");
     if (sorted) state.set("sort", sorted);
     const opened = entries.filter(({ body }) => body.classList.contains("open")).map(({ body }) => body.id);
     if (opened.length) state.set("open", opened.join(","));
@@ -212,13 +213,10 @@ addEventListener("DOMContentLoaded", () => {
     const state = new URLSearchParams(hash);
     const list = (name) => (state.get(name) ?? "").split(",").filter((id) => entries.some(({ body }) => body.id === id));
     for (const field of fields) field.value = state.get(field.name) ?? "";
-    for (const box of boxes) box.checked = state.get(box.name) === "1";
+    if (form.elements.points) form.elements.points.checked = state.get("points") === "1";
     const [, name, order] = /^(.*)-(ascending|descending)$/.exec(state.get("sort") ?? "") ?? [];
     if (name) sortBy(name, order);
-    else if (sorted) {
-      sortBy("rank", "ascending");
-      sorted = "";
-    }
+    else if (sorted) sortBy("rank", "ascending");
     filter();
     const opened = list("open");
     for (const entry of entries) {
