@@ -5,6 +5,7 @@ Word frequencies are those of `wordfreq` (pip install wordfreq).
 
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -29,7 +30,7 @@ def asked_by_a_rule(question: Question) -> list[float]:
     return [
         float(
             any(
-                question.options[at] in load_words()[rule]
+                question.options[at] in _words()[rule]
                 and all(_is_of(other, wrong) for other in question.options[:at] + question.options[at + 1 :])
                 for rule, wrong in WRONG_CATEGORIES.items()
             )
@@ -40,7 +41,7 @@ def asked_by_a_rule(question: Question) -> list[float]:
 
 def odd_category(question: Question) -> list[float]:
     """Minus the number of options that are of the same category."""
-    categories = [next(name for name, words in load_words().items() if option in words) for option in question.options]
+    categories = [next(name for name, words in _words().items() if option in words) for option in question.options]
     return [-categories.count(category) for category in categories]
 
 
@@ -65,7 +66,13 @@ def spelling(tests: Sequence[Question]) -> Scores:
 
 
 def _is_of(word: str, categories: Sequence[str]) -> bool:
-    return any(word in load_words()[category] for category in categories)
+    return any(word in _words()[category] for category in categories)
+
+
+@cache
+def _words() -> dict[str, frozenset[str]]:
+    """Category -> its words, to look them up."""
+    return {category: frozenset(words) for category, words in load_words().items()}
 
 
 def table() -> str:

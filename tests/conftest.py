@@ -26,6 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.registry import SAMPLERS
 from mdlm_lm_eval.results.samples import new_instance
+from mdlm_lm_eval.tasks import questions
 from tests import commands
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -144,6 +145,11 @@ def choice(context: str, continuation: str, doc: int = 0, task: str = "choice") 
 def rolling(text: str, doc: int | None = 0, task: str | None = "task") -> Instance:
     """A request for the likelihood of a text."""
     return instance_of("loglikelihood_rolling", (text,), task, doc)
+
+
+def drawn_questions(rule: str, distractor: str) -> tuple[questions.Question, ...]:
+    """A task's test questions, asked for as tasks do, so that they are drawn once."""
+    return questions.test_questions(rule, distractor, questions.DEFAULT_SEED)
 
 
 @cache

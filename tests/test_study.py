@@ -1,6 +1,7 @@
 """The study over training seeds: its cells, its way of asking, and its tables."""
 
 from collections.abc import Iterable
+from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +13,8 @@ from mdlm_lm_eval.results.statistics import Interval, Score, difference
 from tests.conftest import evaluate
 from tests.test_documented_results import missing
 from training import study, study_tables
+
+committed = cache(study_tables.read_study)
 
 
 def test_a_cell_stands_on_one_before_it() -> None:
@@ -49,9 +52,9 @@ def test_answers_are_those_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> 
 def test_built_in_instruct_is_a_model_of_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study, "SETS", 8)
     monkeypatch.setattr(study, "MASKS", (200,))
-    committed = study_tables.read_study()["plain-0-sft-0"]["200"]
+    expected = committed()["plain-0-sft-0"]["200"]
     for task, (tokens, letters) in study.ask("built-in-instruct")["200"].items():
-        assert [tokens, letters] == [signs[: len(tokens)] for signs in committed[task]]
+        assert [tokens, letters] == [signs[: len(tokens)] for signs in expected[task]]
 
 
 def test_shares_and_gains() -> None:
@@ -95,7 +98,7 @@ def test_the_ablation_has_the_mean_of_its_seeds() -> None:
 
 
 def test_the_documented_tables_are_those_of_the_committed_answers() -> None:
-    found = study_tables.read_study()
+    found = committed()
     text = (study_tables.DOCS / "built_in_model.md").read_text(encoding="utf-8")
     assert f"<!-- study -->\n{study_tables.compact(study_tables.tables(found))}\n<!-- end -->" in text, (
         "training.study_tables --write"
@@ -105,13 +108,13 @@ def test_the_documented_tables_are_those_of_the_committed_answers() -> None:
 
 
 def test_readmes_figure_is_that_of_the_committed_answers(tmp_path: Path) -> None:
-    study_tables.write_figure(study_tables.read_study(), tmp_path)
+    study_tables.write_figure(committed(), tmp_path)
     for made in tmp_path.iterdir():
         assert made.read_bytes() == (study_tables.DOCS / "figures" / made.name).read_bytes()
 
 
 def test_the_documented_claims_without_a_number() -> None:
-    found = study_tables.read_study()
+    found = committed()
 
     for other, *what in product(("CE only", "control"), study_tables.fine_tuned(found), study.MASKS):
         above = study_tables.compared(found, f"CE + TV above {other}", *what)
@@ -154,7 +157,7 @@ def test_the_documented_sentences_follow_from_the_answers(document: str) -> None
 
 def sentences() -> dict[str, list[str]]:
     """Document -> what it should say."""
-    found = study_tables.read_study()
+    found = committed()
     collapsed, others = collapsed_and_others(found)
 
     def percent(score: Score) -> str:

@@ -249,13 +249,12 @@ def test_results_of_other_settings_or_weights_stay(tmp_path: Path, checkpoint: P
     def refused(*changes: str) -> str:
         ended = sweep(output, checkpoint, task_folder, *more, *changes)
         assert ended.code == 1
-        assert "1 cells: 0 done, 0 missing, 1 of other settings" in (
-            sweep(output, checkpoint, task_folder, *more, *changes, "--status").out
-        )
         assert stored(output) == before
         return ended.err
 
     assert "(limit was 2.0 and is 1.0); move it" in refused("--limit=1")
+    status = sweep(output, checkpoint, task_folder, *more, "--limit=1", "--status").out
+    assert "1 cells: 0 done, 0 missing, 1 of other settings" in status
     assert "(model_args was" in refused("--model_args", f"pretrained={checkpoint},dtype=float64")
     assert "(gen_kwargs was {} and is {'max_gen_toks': 3})" in refused("--gen_kwargs", "max_gen_toks=3")
     assert "(system_instruction was None and is Think.)" in refused("--system_instruction=Think.")

@@ -17,7 +17,7 @@ from tests.test_sweep import stored, sweep  # noqa: E402
 def test_the_same_files_as_here_also_when_a_worker_is_killed(
     tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ("--n_masks=3,4,5,6", "--n_fillers=0,500", "--limit=1")
+    more = ("--n_masks=3,4", "--n_fillers=0,500", "--limit=1")
     take = Claims.take
     killed: list[Any] = []
 
@@ -42,8 +42,8 @@ def test_the_same_files_as_here_also_when_a_worker_is_killed(
     finally:
         nodes.shutdown()
     assert on_ray.code == 1
-    assert on_ray.err.count("500 filler tokens") >= 4
-    assert "mdlm-sweep: 4 of 8 cells are done" in on_ray.err
+    assert on_ray.err.count("500 filler tokens") >= 2
+    assert "mdlm-sweep: 2 of 4 cells are done" in on_ray.err
     assert not ray.is_initialized()
     assert killed
     assert "gpus_per_worker=1: the most on one node of this cluster is 0" in str(none.code) + none.err

@@ -16,7 +16,7 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.tasks import generate, questions
 from tests.commands import run
-from tests.conftest import evaluate, fake_template, refused, requests_of, suite
+from tests.conftest import drawn_questions, evaluate, fake_template, refused, requests_of, suite
 
 LISTS = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in (tasks_path() / "words").glob("*.txt")}
 CAPITALISED = {"country", "name"}
@@ -108,7 +108,7 @@ def test_plain_prompt_character_for_character() -> None:
 def test_answers_are_balanced_and_questions_differ() -> None:
     for rule in questions.WRONG_CATEGORIES:
         for distractor in questions.DISTRACTOR_RULES:
-            tests = questions.test_questions(rule, distractor)
+            tests = drawn_questions(rule, distractor)
             assert Counter(question.answer for question in tests) == {0: 334, 1: 333, 2: 333}
             assert len({question.options for question in tests}) == 1000
             assert all(map(questions.is_reserved_for_tests, tests))
@@ -126,7 +126,7 @@ def test_answers_are_balanced_and_questions_differ() -> None:
 def test_the_right_option_alone_follows_the_rule() -> None:
     words = questions.load_words()
     for rule, wrong in questions.WRONG_CATEGORIES.items():
-        for question in questions.test_questions(rule, "smallest")[:50]:
+        for question in drawn_questions(rule, "smallest")[:50]:
             others = [option for index, option in enumerate(question.options) if index != question.answer]
             assert question.options[question.answer] in words[rule]
             assert all(any(option in words[category] for category in wrong) for option in others)
@@ -235,7 +235,7 @@ def test_single_turn_chat_is_refused() -> None:
 def test_scores_and_their_mean() -> None:
     results = evaluate(AlwaysA(), ["mdlm_context"], limit=100, bootstrap_iters=2)
     rights = {
-        f"mdlm_{rule}_{distractor}": [question.answer == 0 for question in questions.test_questions(rule, distractor)]
+        f"mdlm_{rule}_{distractor}": [question.answer == 0 for question in drawn_questions(rule, distractor)]
         for rule in questions.WRONG_CATEGORIES
         for distractor in questions.DISTRACTOR_RULES
     }

@@ -105,15 +105,19 @@ def test_groups_hold_every_task_once_and_name_its_settings() -> None:
         assert group["metadata"]["version"] == "1.0"
         names += group["task"]
         for data_set, name in zip(DATA_SETS, group["task"], strict=True):
-            task = load_task(name)
-            assert task.dump_config()["metadata"].items() >= {
-                ("version", "1.0"),
-                ("data_set", data_set),
-                ("example_order", order),
-            }
-            assert task.config.num_fewshot == 30
-            assert len(task.eval_docs) == 5000
-            assert [doc["seed"] for doc in task.eval_docs.select(range(10))] == [*SEEDS, *SEEDS]
+            config = load_yaml(FOLDER / f"{name}.yaml")
+            assert (config["metadata"]["version"], config["num_fewshot"]) == ("1.0", 30)
+            assert (config["dataset_kwargs"]["data_set"], config["example_order"]) == (data_set, order)
+            if order == ORDERS[DATA_SETS.index(data_set) % len(ORDERS)]:  # one of each, as points take most of the time
+                task = load_task(name)
+                assert task.dump_config()["metadata"].items() >= {
+                    ("version", "1.0"),
+                    ("data_set", data_set),
+                    ("example_order", order),
+                }
+                assert task.config.num_fewshot == 30
+                assert len(task.eval_docs) == 5000
+                assert [doc["seed"] for doc in task.eval_docs.select(range(10))] == [*SEEDS, *SEEDS]
     assert sorted(names) == sorted(name for name in suite().all_subtasks if name.startswith("mdlm_classification"))
 
 

@@ -173,14 +173,14 @@ def test_what_finished_before_an_interruption_is_not_computed_again(
     assert 0 < resumed.denoiser.forward_passes < undisturbed.denoiser.forward_passes
 
 
-REPEATS, DOCUMENTS = 2, 5
+REPEATS, DOCUMENTS, N_MASKS = 2, 5, 32
 
 
 @pytest.fixture
 def many_requests(task_folder: Path, tmp_path: Path) -> Path:
     """A task whose requests, two samples a document, take long enough to be killed among."""
     config = {"include": str(task_folder / "tiny_generate.yaml"), "task": "tiny_many", "repeats": REPEATS}
-    config |= {"generation_kwargs": {"until": [], "max_gen_toks": 64}}
+    config |= {"generation_kwargs": {"until": [], "max_gen_toks": N_MASKS}}
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "tiny_many.yaml").write_text(yaml.safe_dump(config))
     return tmp_path / "tasks"
@@ -190,7 +190,7 @@ def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
     checkpoint: Path, many_requests: Path, tmp_path: Path
 ) -> None:
     """The temperature comes from --model_args alone, so that lm-eval takes the requests for deterministic ones."""
-    model_args = {"pretrained": str(checkpoint), "n_masks": 64, "temperature": 1.0, "early_exit": False}
+    model_args = {"pretrained": str(checkpoint), "n_masks": N_MASKS, "temperature": 1.0, "early_exit": False}
     settings: dict[str, Any] = {"model_args": model_args, "device": "cpu", "batch_size": 1}
     undisturbed = evaluate("mdlm", ["tiny_many"], many_requests, **settings)
     expected = {sample["doc_id"]: sample["resps"] for sample in undisturbed["samples"]["tiny_many"]}
@@ -223,7 +223,7 @@ def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
         assert each["cost"].pop("seconds") > 0
         assert each["cost"].pop("peak_memory_bytes") > 0
     assert record == expected_record
-    assert record["cost"]["forward_passes"] == told["forward_passes"] == REPEATS * DOCUMENTS * 64
+    assert record["cost"]["forward_passes"] == told["forward_passes"] == REPEATS * DOCUMENTS * N_MASKS
 
 
 def finished_samples(database: Path) -> int:

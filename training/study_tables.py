@@ -9,6 +9,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -126,20 +127,27 @@ def _short(found: Interval | None) -> str:
 
 def with_wrong_labels(answers: Answers, n_masks: int) -> Score:
     """Share of right answers if examples have another rule's labels. Such prompts are those of the other rule."""
-    from mdlm_lm_eval.tasks import questions, rule_sets
-
     by_rule: dict[tuple[str, str], str] = {}
     for task, (sets, _) in keys().items():
         by_rule |= {
             (name, task.split("_")[2]): sign for name, sign in zip(sets, answers[str(n_masks)][task][0], strict=True)
         }
-    right = []
-    for distractor, rule in product(questions.DISTRACTOR_RULES, questions.WRONG_CATEGORIES):
-        for name, one in rule_sets.asked_sets(rule, distractor).items():
-            if (name, rule) in by_rule:
-                given = by_rule[name, rule_sets.wrong_rule(rule, one.triple)]
-                right.append((name, float(given == "ABC"[one.question(rule).answer])))
+    right = [(name, float(by_rule[name, other] == letter)) for name, other, letter in _wrong_labels()]
     return score_of_sets({"wrong": right})
+
+
+@cache
+def _wrong_labels() -> list[tuple[str, str, str]]:
+    """For every rule that a set is asked under: its name, the rule of its wrong labels, and its right letter."""
+    from mdlm_lm_eval.tasks import questions, rule_sets
+
+    asked = {(name, task.split("_")[2]) for task, (sets, _) in keys().items() for name in sets}
+    return [
+        (name, rule_sets.wrong_rule(rule, one.triple), "ABC"[one.question(rule).answer])
+        for distractor, rule in product(questions.DISTRACTOR_RULES, questions.WRONG_CATEGORIES)
+        for name, one in rule_sets.asked_sets(rule, distractor).items()
+        if (name, rule) in asked
+    ]
 
 
 def fine_tuned(study: Study) -> list[str]:

@@ -2,11 +2,11 @@
 
 import gzip
 import json
+import os
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from glob import escape
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ _NOTHING = frozenset(("", "[invalid]", "None"))
 def samples_path(result: Path, task: str) -> Path | None:
     """The file of a task's samples beside a result file; None if there is none."""
     date = result.stem.rpartition("_")[2]  # a date has no underscore; a name that the user chose may have some
-    with suppress(OSError, ValueError):  # a task's name may be one that no file can have
-        endings = [f"{escape(task)}_{date}.jsonl{ending}" for ending in ("", ".gz")]
-        names = [f"samples_{before}{ending}" for before in ("", "*::") for ending in endings]  # as lm-eval 0.5 writes
-        return next((path for name in names for path in result.parent.glob(name)), None)
+    endings = [f"{task}_{date}.jsonl{ending}" for ending in ("", ".gz")]
+    with suppress(OSError):
+        there = [name for name in os.listdir(result.parent) if name.startswith("samples_")]
+        found = [f"samples_{ending}" for ending in endings if f"samples_{ending}" in there]
+        found += [name for ending in endings for name in there if name.endswith(f"::{ending}")]  # as lm-eval 0.5 writes
+        return result.parent / found[0] if found else None
     return None
 
 

@@ -224,7 +224,8 @@ def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
     with progress_bar(len(claims.left)) as bar:
         while claims.left:
             if (taken := claims.take()) is None:
-                time.sleep(1)
+                if claims.left:
+                    time.sleep(1)
                 continue
             cell, lock = taken
             evaluator = evaluator or Evaluator(sweep, tasks, cell)

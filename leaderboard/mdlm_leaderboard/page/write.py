@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,9 @@ def _words(board: Board) -> dict[str, Any]:
     }
 
 
+@cache
 def _environment() -> Environment:
+    """Compiles each template once, which takes most of a second."""
     loader = PackageLoader("mdlm_leaderboard", "page")
     escaped = select_autoescape(["html.jinja"])
     return Environment(
