@@ -40,13 +40,15 @@ class Compared(NamedTuple):
     differing: list[int]
 
 
-def compared(attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any], *, n: int) -> Compared:
-    """`n` rows or one more, in three lanes, with these options and a model of which these facts hold."""
+def compared(
+    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any], *, n: int, most: int = 17
+) -> Compared:
+    """`n` rows of up to `most` masks or one more, in three lanes, with these options and a model of these facts."""
     denoiser = model(attention, **facts)
     cache = {} if "block_length" in changes and not attention.is_block_causal else {"cache": "none"}
     options = DecodingOptions().override({**changes, **cache, "early_exit": False, "trace": True})
     frequencies = FREQUENCIES if options.unmasking == "position_calibrated" else None
-    rows = neighbours(denoiser, options, n)
+    rows = neighbours(denoiser, options, n, most=most)
     found = decode_canvases(
         denoiser,
         rows,

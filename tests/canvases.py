@@ -57,9 +57,9 @@ def canvas(
     return build_canvas(prompt, options, attention=attention_in_effect(denoiser.attention, options), **where)[0]
 
 
-def neighbours(denoiser: Denoiser, options: DecodingOptions, n: int = 6) -> list[Canvas]:
-    """Canvases, longer and shorter, with more and fewer masks, one of them with slots among its text."""
-    rows = [canvas(denoiser, options, 1 + 3 * k, 1 + (5 * k) % 17, k) for k in range(n)]
+def neighbours(denoiser: Denoiser, options: DecodingOptions, n: int = 6, *, most: int = 17) -> list[Canvas]:
+    """Canvases, longer and shorter, with up to `most` masks, one more of them with slots among its text."""
+    rows = [canvas(denoiser, options, 1 + 3 * k, 1 + (5 * k) % most, k) for k in range(n)]
     if options.cfg_scale == 0.0 and not denoiser.shift:
         attention = attention_in_effect(denoiser.attention, options)
         text = [[1, 2, 3, 4, 5], [6, 7], [*range(8, 18)], [1]]

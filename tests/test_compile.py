@@ -62,7 +62,7 @@ def test_ragged_batches_compile_a_few_graphs_and_change_no_token() -> None:
     for name in ("full", "dual"):
         attention, shift, changes = MODES[name]
         options = DecodingOptions().override({"n_masks": 8, **changes})
-        for batch in prompts(4, least=2):
+        for batch in prompts(3, least=2):
             ours, theirs = (decode(denoiser(model, attention, shift), batch, options) for model in (plain, other))
             assert ours == theirs
     # Without a cache and with one, a mask or none: layers share them, and so do batches of all shapes.

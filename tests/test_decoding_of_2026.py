@@ -36,7 +36,10 @@ def until_stop(tokens: list[int], stops: set[int]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("number", "cache"),
-    [(n, c) for n, s in enumerate(NEMOTRON) for c in ("auto", "none") if (s["mode"], c) != ("linear_spec", "none")],
+    [
+        *((n, "auto") for n in range(len(NEMOTRON))),
+        *((n, "none") for n in range(0, len(NEMOTRON), 3) if NEMOTRON[n]["mode"] != "linear_spec"),
+    ],
 )
 def test_nemotron_decodes_as_its_reference_does(number: int, cache: str) -> None:
     setting, denoiser = NEMOTRON[number], load("nemotron_labs_diffusion")
@@ -57,10 +60,10 @@ def test_nemotron_decodes_as_its_reference_does(number: int, cache: str) -> None
 
 def test_rows_of_nemotron_do_not_depend_on_their_neighbours() -> None:
     denoiser = load("nemotron_labs_diffusion")
-    prompts = [generated("nemotron_labs_diffusion", number)[0] for number in (1, 3, 5, 6, 8)]
+    prompts = [generated("nemotron_labs_diffusion", number)[0] for number in (1, 3, 5)]
     lengths = set()
     for more in ({}, {"confidence_threshold": 0.5}, {"mode": "ar"}, {"mode": "linear_spec"}, {"causal_context": False}):
-        options = DecodingOptions(n_masks=20, block_length=None if more.get("mode") == "ar" else 8, **more)
+        options = DecodingOptions(n_masks=14, block_length=None if more.get("mode") == "ar" else 8, **more)
         together, alone = (
             [decode(denoiser, rows, options, stop_ids=[16, 60], return_completions=True) for rows in batches]
             for batches in ([prompts], [[prompt] for prompt in prompts])
@@ -88,7 +91,7 @@ def test_illada_decodes_as_its_reference_does(number: int) -> None:
     (answer,) = decode(denoiser, [prompt], options, stop_ids=stops, end_think_ids=close)
     assert answer == until_stop(expected, stops)
     assert denoiser.forward_passes == setting["forward_passes"]
-    if number % 3 == 0:
+    if number % 8 == 0:
         others = [prompt[:3], prompt + prompt[:5]]
         alone = [decode(denoiser, [p], options, stop_ids=stops, end_think_ids=close)[0] for p in others]
         together = decode(denoiser, [prompt, *others], options, stop_ids=stops, end_think_ids=close)
@@ -153,7 +156,7 @@ def test_llada22_inserts_and_deletes_as_an_independent_decoder(number: int) -> N
     stops = {setting.get("stop_token_id", 158)}
     (answer,) = decode(denoiser, [prompt], options, stop_ids=stops)
     assert answer == until_stop(expected, stops)
-    if number % 3 == 0:
+    if number % 8 == 0:
         others = [prompt[:3], prompt + prompt[:6]]
         together = decode(denoiser, [prompt, *others], options, stop_ids=stops)
         assert together == [answer, *(decode(denoiser, [one], options, stop_ids=stops)[0] for one in others)]
@@ -208,7 +211,7 @@ def test_a_sampler_does_as_its_reference(number: int) -> None:
     # What is returned may still be taken back when it is filled: early exit gives the same.
     exits = replace(ours(setting), early_exit=True)
     assert decode(denoiser, [prompt], exits, max_gen_toks=5, **how) == [answer[:5]]
-    if number % 3 == 0:
+    if number == 0 or SETTINGS[number - 1]["sampler"] != setting["sampler"]:  # the first of each
         others = [prompt[:4], prompt + prompt[:3]]
         together = decode(denoiser, [prompt, *others], ours(setting), **how)
         assert together == [answer, *(decode(denoiser, [one], ours(setting), **how)[0] for one in others)]
@@ -305,7 +308,7 @@ def once(canvases: list[list[int]]) -> list[list[int]]:
     return [canvas for canvas, _ in itertools.groupby(canvases)]
 
 
-@pytest.mark.parametrize("number", range(0, len(LLADA22), 3))
+@pytest.mark.parametrize("number", range(0, len(LLADA22), 5))
 def test_insertions_and_deletions_are_traced(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     setting, denoiser = LLADA22[number], load("llada22", mask_token_id=159)
     prompt, _ = generated("llada22", number)

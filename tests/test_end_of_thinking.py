@@ -52,29 +52,28 @@ def first_of_its_block(row: Canvas, budget: int) -> int:
     return max(start for start in (0, *accumulate(row.block_lengths)) if start <= budget)
 
 
-@pytest.mark.parametrize("budget", [0, 6])
 @pytest.mark.parametrize(
     ("attention", "facts", "changes"), [*WAYS, *IN_BLOCKS, *APPROXIMATE, (LIKE_NEMOTRON, {}, {}), *CHANGES_TOKENS]
 )
 def test_the_end_is_written_when_its_block_is_decoded(
-    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any], budget: int
+    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     """Earlier blocks do not see it; batches, early exit and what is remembered change nothing."""
     denoiser, without = model_without_end(attention, **facts), DecodingOptions().override(changes)
-    options = without.override({"max_thinking_tokens": budget})
-    rows = [canvas(denoiser, without, 1 + 3 * k, 9 + 2 * k, k) for k in range(3)]
-    answers = decoded(denoiser, rows, options)
-    for row, answer, plain in zip(rows, answers, decoded(denoiser, rows, without), strict=True):
-        assert answer.token_ids.index(END) == budget
-        assert len(answer.token_ids) == len(plain.token_ids) == row.n_returned
-        if options.sampler != "rcr":  # which takes tokens of earlier blocks back
-            before = first_of_its_block(row, budget)
-            assert answer.token_ids[:before] == plain.token_ids[:before]
-    assert decoded(denoiser, rows[1:2], options) == answers[1:2]
-    assert decoded(denoiser, rows, options, batch_size=2) == answers
-    ways = [{"early_exit": False}, *([{"cache": "none"}] if attention.is_block_causal else [])]
-    for way in ways:
-        found = decoded(denoiser, rows, options.override(way))
+    rows = [canvas(denoiser, without, 1 + 3 * k, 7 + k, k) for k in range(3)]
+    plainly = decoded(denoiser, rows, without)
+    nothing_remembered = {"cache": "none"} if attention.is_block_causal else {}
+    for budget, way in ((0, {}), (6, nothing_remembered)):
+        options = without.override({"max_thinking_tokens": budget})
+        answers = decoded(denoiser, rows, options)
+        for row, answer, plain in zip(rows, answers, plainly, strict=True):
+            assert answer.token_ids.index(END) == budget
+            assert len(answer.token_ids) == len(plain.token_ids) == row.n_returned
+            if options.sampler != "rcr":  # which takes tokens of earlier blocks back
+                before = first_of_its_block(row, budget)
+                assert answer.token_ids[:before] == plain.token_ids[:before]
+        assert decoded(denoiser, rows, options, batch_size=2) == answers
+        found = decoded(denoiser, rows, options.override({"early_exit": False, **way}))
         assert [answer.token_ids for answer in found] == [answer.token_ids for answer in answers]
 
 

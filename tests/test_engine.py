@@ -38,7 +38,7 @@ REMASKING: list[Any] = [
 def test_a_row_depends_on_itself_alone(attention: Any, facts: dict[str, Any], changes: dict[str, Any]) -> None:
     """In a batch, and in slots that others leave: its tokens and its cost. Nor does what is remembered change it."""
     denoiser, options = model(attention, **facts), DecodingOptions().override(changes)
-    rows = neighbours(denoiser, options)
+    rows = neighbours(denoiser, options, 4, most=12)
     whole = decode_canvases(denoiser, rows, options, eos_ids=[EOS])
     for row, completion in zip(rows, whole, strict=True):
         assert MASK not in completion.token_ids
@@ -63,7 +63,7 @@ def test_early_exit_changes_no_answer(attention: Any, facts: dict[str, Any], cha
     denoiser = model(attention, **facts)
 
     def answers(**more: bool) -> tuple[list[list[int]], int]:
-        options = DecodingOptions().override({**changes, **more, "n_masks": 16})
+        options = DecodingOptions().override({**changes, **more, "n_masks": 12})
         rows = [canvas(denoiser, options, 3 + n, 6, n) for n in range(6)]
         before = denoiser.canvas_count
         completions = decode_canvases(denoiser, rows, options, eos_ids=[EOS], is_decided=is_decided)
@@ -135,7 +135,7 @@ def test_tracing_changes_no_token_and_neighbours_no_trace(
     attention: Any, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     denoiser, options = model(attention, **facts), DecodingOptions().override(changes)
-    rows = neighbours(denoiser, options)
+    rows = neighbours(denoiser, options, 4, most=12)
     plain = decode_canvases(denoiser, rows, options)
     traced = decode_canvases(denoiser, rows, options.override({"trace": True}), batch_size=3)
     assert [one.token_ids for one in plain] == [one.token_ids for one in traced]
@@ -207,7 +207,7 @@ def test_batch_invariant_answers_in_bfloat16_depend_on_no_other_row(attention: A
         denoiser = model(attention)
         denoiser.model.to(torch.bfloat16)
         options = DecodingOptions().override(changes | {"batch_invariant": is_invariant})
-        rows = neighbours(denoiser, options, 9)
+        rows = neighbours(denoiser, options, 9, most=6)
         orders = [(8, 1), (1, 1), (64, 1), (3, -1), (8, 1)]
         answers = [
             [row.token_ids for row in decode_canvases(denoiser, rows[::order], options, batch_size=size)][::order]

@@ -50,10 +50,9 @@ def test_every_generation_setting_matches_token_for_token(family: str) -> None:
             options |= {"n_masks": setting["max_new_tokens"], "unmasking": DREAM_ORDERS[setting["alg"]]}
             options |= {"schedule": "dream"}
         expected = tensors[f"generate.{number}.sequences"][:, 12:].tolist()
-        for early_exit in (True, False):
-            how = DecodingOptions(**options, early_exit=early_exit)
-            assert decode(denoiser, prompts, how) == expected, setting
-            assert [decode(denoiser, [prompt], how)[0] for prompt in prompts] == expected, setting
+        assert decode(denoiser, prompts, DecodingOptions(**options)) == expected, setting
+        whole = DecodingOptions(**options, early_exit=False)
+        assert [decode(denoiser, [prompt], whole)[0] for prompt in prompts] == expected, setting
 
 
 def test_reference_estimate_from_given_corruptions() -> None:
@@ -104,11 +103,11 @@ def test_every_setting_of_fast_dllm_matches_in_a_batch_of_unequal_prompts_and_al
         # Without a cache, a step of Dream's schedule that unmasks nothing is left out.
         empty = options.schedule == "dream" and options.cache == "none" and options.steps == options.n_masks
         assert [row.cost.forward_passes for row in together] == [nfe - empty for nfe in setting["nfe"]], setting
-        if k % 7 == 0:
+        if k % 20 == 0:
             assert [decode_canvases(denoiser, [row], options)[0] for row in canvases] == together, setting
         if options.is_parallel and options.block_length is not None:
             n_parallel += 1
-            if n_parallel % 3 == 1:  # its commands set one step a block beside a threshold, which is no quota
+            if n_parallel % 6 == 1:  # its commands set one step a block beside a threshold, which is no quota
                 assert isinstance(options.n_masks, int)
                 few = replace(options, steps=options.n_masks // options.block_length)
                 assert decode(denoiser, prompts, few) == expected, setting

@@ -30,7 +30,7 @@ def test_a_row_is_charged_for_the_passes_that_ran_it_and_no_others(
 ) -> None:
     """Though the host sees a pass late, and rows in refilled slots wait for passes over whole canvases."""
     ours, options = model(attention, **facts), DecodingOptions().override(changes)
-    rows = neighbours(ours, options, 9)
+    rows = neighbours(ours, options, 5, most=9)
     alone = [decode_canvases(ours, [row], options)[0] for row in rows]
     with PretendedGpu() as gpu:
         gpu.move(ours.model)

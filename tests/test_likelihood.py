@@ -6,6 +6,7 @@ import random
 import statistics
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -86,13 +87,14 @@ def test_equally_hard_tokens_give_an_estimate_without_variance(n, samples):
 def test_the_standard_error_is_the_spread_over_seeds_or_somewhat_more(n: int, samples: int) -> None:
     """Tokens that are hard or easy, and that some of the others make easier where they are seen."""
     draw = random.Random(n)
-    hardness = [draw.uniform(0.1, 6.0) for _ in range(n)]
-    clues = [[draw.gauss(0.0, 3.0 / n) for _ in range(n)] for _ in range(n)]
+    hardness = np.array([draw.uniform(0.1, 6.0) for _ in range(n)])
+    clues = np.array([[draw.gauss(0.0, 3.0 / n) for _ in range(n)] for _ in range(n)])
     estimates, errors = [], []
     for seed in range(100):
         found = [
-            (one.weight, {i: -hardness[i] - sum(clues[i][j] for j in one.masked) for i in one.masked})
+            (one.weight, dict(zip(one.masked, own.tolist(), strict=True)))
             for one in monte_carlo_corruptions(n, samples, torch.Generator().manual_seed(seed))
+            for own in [-hardness[[*one.masked]] - clues[np.ix_(one.masked, one.masked)].sum(1)]
         ]
         estimates.append(sum(weight * sum(log_probs.values()) for weight, log_probs in found))
         errors.append(standard_error(found))

@@ -1,5 +1,6 @@
 """Presets: each parses and runs, is listed, and is a whole run for a sweep."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,20 @@ def test_the_options_of_a_preset_are_valid_and_explicit(name: str) -> None:
     assert preset.items() <= options.items()
 
 
-@pytest.mark.parametrize("name", preset_names())
+def family_of(name: str) -> str | None:
+    """A block-causal family, if the preset is one's."""
+    return next((family for start, family in BLOCK_FAMILIES.items() if name.startswith(start)), None)
+
+
+# The first of those with the same options and family.
+DISTINCT = {repr((family_of(name), sorted(load_preset(name).items()))): name for name in reversed(preset_names())}
+tokenizer_of_all = cache(tiny_tokenizer)
+
+
+@pytest.mark.parametrize("name", sorted(DISTINCT.values()))
 def test_a_preset_runs(name: str) -> None:
     """Scaled down to eight masks in blocks of four; the family's own defaults count where the preset says nothing."""
-    preset, model = load_preset(name), tiny_model()
-    family = next((family for start, family in BLOCK_FAMILIES.items() if name.startswith(start)), None)
+    preset, model, family = load_preset(name), tiny_model(), family_of(name)
     scale: dict[str, object] = {"n_masks": 8} | ({"block_length": 4} if family or "block_length" in preset else {})
     if family:
         model.config.diffusion_family, model.config.block_length = family, 4
@@ -40,14 +50,14 @@ def test_a_preset_runs(name: str) -> None:
     if "small_block_length" in scale:
         scale["small_block_length"] = 2
     if "likelihood" in preset:
-        lm = MDLM(model, tokenizer=tiny_tokenizer(), batch_size=32, preset=name)
+        lm = MDLM(model, tokenizer=tokenizer_of_all(), batch_size=32, preset=name)
         [(logprob, greedy)] = lm.loglikelihood([choice("question", " yes")], disable_tqdm=True)
         assert logprob < 0.0
         # The greedy check takes as many passes as there are tokens; all presets leave it out.
         assert not greedy
         assert 0 < lm.denoiser.forward_passes <= 8
     else:
-        lm = MDLM(model, tokenizer=tiny_tokenizer(), preset=name, early_exit=False, **scale)
+        lm = MDLM(model, tokenizer=tokenizer_of_all(), preset=name, early_exit=False, **scale)
         assert len(lm.generate_until([generation("question", until=[])], disable_tqdm=True)) == 1
         recorded = lm.get_model_info()["mdlm"]
         assert (preset | scale).items() <= recorded["decoding"].items()

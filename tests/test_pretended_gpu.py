@@ -29,7 +29,7 @@ from tests.pretended_gpu.settings import (
 )
 from tests.pretended_gpu.tensors import numbers_of
 
-N_ROWS = 5
+FEW: dict[str, int] = {"n_rows": 5, "n_masks": 5}  # a whole block and a part of one
 
 
 @pytest.fixture(autouse=True)
@@ -52,15 +52,15 @@ def on_gpu(
 @pytest.mark.parametrize(("name", "kernels"), data("kernels.json").items())
 def test_decoding_gives_the_answers_of_a_cpu_and_waits_for_nothing(name: str, kernels: int) -> None:
     setting = DECODING[name]
-    answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, n_rows=N_ROWS)
+    answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, **FEW)
     # In three slots, rows follow each other; of six, one stays empty.
-    found, report, denoiser = on_gpu(decoded, setting, 3, n_rows=N_ROWS)
+    found, report, denoiser = on_gpu(decoded, setting, 3, **FEW)
     assert found == answers
     assert not report.waits
     assert not report.blocking_copies
     assert len(report.attention_shapes) <= 10
-    assert report.kernels["outside"] <= kernels * denoiser.forward_passes + 210  # of rows that enter
-    found, report, _ = on_gpu(decoded, setting, 8, with_graphs=True, n_rows=N_ROWS)
+    assert report.kernels["outside"] <= kernels * denoiser.forward_passes + 230  # of rows that enter
+    found, report, _ = on_gpu(decoded, setting, 8, with_graphs=True, **FEW)
     assert found == answers
     assert not report.waits
 
@@ -74,9 +74,10 @@ def test_decoding_gives_the_answers_of_a_cpu_and_waits_for_nothing(name: str, ke
 )
 def test_likelihoods_are_those_of_a_cpu_and_wait_once_a_pass(name: str) -> None:
     setting = LIKELIHOOD[name]
-    expected = scored(denoiser_of(model_of(setting), setting), setting, 8, n_contexts=2)
+    few = {"n_contexts": 2, "mc_num": 4}
+    expected = scored(denoiser_of(model_of(setting), setting), setting, 8, **few)
     for batch_size, with_graphs in ((3, True), (8, False)):
-        found, report, denoiser = on_gpu(scored, setting, batch_size, with_graphs=with_graphs, n_contexts=2)
+        found, report, denoiser = on_gpu(scored, setting, batch_size, with_graphs=with_graphs, **few)
         assert [one[0] for one in found] == pytest.approx([one[0] for one in expected], abs=1e-4)
         assert [one[1] for one in found] == [one[1] for one in expected]
         assert report.waits.total() <= denoiser.forward_passes
@@ -86,8 +87,8 @@ def test_likelihoods_are_those_of_a_cpu_and_wait_once_a_pass(name: str) -> None:
 @pytest.mark.parametrize(("name", "waits", "copies"), [("speculation", 2.5, 0.0), ("insertion", 4.3, 0.4)])
 def test_row_decoders_wait_no_more_often_than_they_did(name: str, waits: float, copies: float) -> None:
     setting = DECODING[name]
-    answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, n_rows=N_ROWS)
-    found, report, denoiser = on_gpu(decoded, setting, 3, n_rows=N_ROWS)
+    answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, n_rows=5)
+    found, report, denoiser = on_gpu(decoded, setting, 3, n_rows=5)
     assert found == answers
     assert report.waits.total() <= waits * denoiser.forward_passes
     assert report.blocking_copies.total() <= copies * denoiser.forward_passes
@@ -99,7 +100,7 @@ def test_row_decoders_ask_for_no_logits_of_prompts_but_the_last(name: str) -> No
     model = model_of(setting)
     model.lm_head.register_forward_hook(lambda _model, _inputs, logits: asked.append(logits.numel() // VOCABULARY))
     with PretendedGpu() as gpu:
-        decoded(denoiser_of(gpu.move(model), setting), setting, 3, n_rows=N_ROWS)
+        decoded(denoiser_of(gpu.move(model), setting), setting, 3, **FEW)
     assert max(asked) == 3 * 4  # blocks; prompts have up to 60 tokens
 
 
@@ -123,17 +124,17 @@ def test_padding_of_a_wide_pass_writes_to_nothing_that_is_read(monkeypatch: pyte
     monkeypatch.setattr(kv_cache.CanvasLayer, "update", checked_update)
     monkeypatch.setattr(Rows, "put", checked_put)
     for name in ("dual, threshold", "prefix, shifted", "causal context, threshold"):
-        on_gpu(decoded, DECODING[name], 8)
+        on_gpu(decoded, DECODING[name], 8, n_rows=9, n_masks=5)
     assert any(n_padded)
 
 
 @pytest.mark.parametrize("name", ["whole", "prefix, guided", "dual, threshold", "blocks", "from the prompt, shifted"])
 def test_every_cache_works_on_a_model_over_two_gpus(name: str) -> None:
     setting = DECODING[name]
-    answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, n_rows=4)
+    answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, **FEW)
     with PretendedGpu(n_devices=2) as gpu:
         denoiser = denoiser_of(over_two(gpu, model_of(setting)), setting)
-        assert decoded(denoiser, setting, 3, n_rows=4) == answers
+        assert decoded(denoiser, setting, 3, **FEW) == answers
         assert gpu.report.copies_between
         if "cfg_scale" not in setting.options:
             likelihood = Setting({}, setting.attention, setting.facts)

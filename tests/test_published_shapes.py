@@ -19,7 +19,10 @@ from tests.published_shapes import NAMES, build, shape, shrunk_config, tensors_o
 
 # Of the many passes that published settings take.
 FEW: dict[str, Any] = {"mc_num": 2}
-FEW_OF_GEMMA: dict[str, Any] = {"steps_per_block": 2}
+FEW_OF: dict[str, dict[str, Any]] = {
+    "diffusion_gemma": {"steps_per_block": 1},
+    "llada22": FEW | {"max_steps_per_block": 1, "n_masks": 32},
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,7 @@ def test_lm_eval_runs_on_a_published_shape(name: str, folders: dict[str, Path], 
     """Generation, choices and, where the family has likelihoods, texts; the first with a chat template, too."""
     known = shape(name)["recognised"]
     family = family_of(load_config(str(folders[name])))
-    options = FEW_OF_GEMMA if family.generate else FEW
+    options = FEW_OF.get(name, FEW)
     lm = MDLM(str(folders[name]), device="cpu", batch_size=4, **options)
     found = {
         "family": family.name,
@@ -221,7 +224,7 @@ def test_mdlm_check_runs_where_a_family_decodes_in_its_own_way(
     name: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mdlm_lm_eval.check.__main__.TEXTS", ("Hello",))
-    few = {"diffusion_gemma": ["steps_per_block=2"], "llada22": ["max_steps_per_block=2"]}
+    few = {"diffusion_gemma": ["steps_per_block=1"], "llada22": ["max_steps_per_block=1", "n_masks=32"]}
     words = [str(folders[name]), "--gen_toks", "4", "--requests", "0", "--model_args", *few.get(name, ["seed=1"])]
     found = check(_parser().parse_args(words))
     assert found["verdict"] == "no fault"

@@ -62,7 +62,7 @@ EDITING = {"confidence_threshold": 0.3, "editing_threshold": 0.3}
 
 
 def compare(attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any], *, n: int = 4) -> None:
-    found = compared(attention, facts, changes, n=n)
+    found = compared(attention, facts, changes, n=n, most=9)
     assert found.n_rows
     assert not found.differing
 

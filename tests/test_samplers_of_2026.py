@@ -51,7 +51,7 @@ def as_numbers(found: Completion) -> Any:
 
 
 def check(folder: str, number: int, options: DecodingOptions, end_ids: set[int]) -> None:
-    """Both rows as a batch and one after the other in one lane; with the reference loop's passes.
+    """Both rows as a batch, of a third of the settings one after the other, too; one row with the loop's passes.
 
     With remembered keys and values, the prompt is a pass of its own.
     """
@@ -60,8 +60,9 @@ def check(folder: str, number: int, options: DecodingOptions, end_ids: set[int])
     options = replace(options, n_masks=setting["gen_length"], block_length=setting["block_length"], trace=True)
     rows = [canvas_of(denoiser, expected(folder, number, row)[0], options) for row in ROWS]
     found = decode_canvases(denoiser, rows, options, eos_ids=end_ids)
-    alone = decode_canvases(denoiser, rows, options, eos_ids=end_ids, batch_size=1)
-    assert [*map(as_numbers, found)] == [*map(as_numbers, alone)]
+    if number % 3 == 0:
+        alone = decode_canvases(denoiser, rows, options, eos_ids=end_ids, batch_size=1)
+        assert [*map(as_numbers, found)] == [*map(as_numbers, alone)]
     for row, one in zip(ROWS, found, strict=True):
         tokens = expected(folder, number, row)[1]
         ends = [n for n, token in enumerate(tokens, start=1) if token in end_ids]
@@ -72,7 +73,7 @@ def check(folder: str, number: int, options: DecodingOptions, end_ids: set[int])
         if not options.early_exit:  # what follows an end, too
             answer = replay(rows[row].token_ids, one.events)[-1][1][rows[row].prompt_length :]
             assert answer[: len(tokens)] == tokens
-        if not ends and not runs_prompt:
+        if row == number % 2 and not ends and not runs_prompt:
             whole = decode_one(denoiser, rows[row], options, end_ids=end_ids)
             assert (len(whole), whole[-1][-len(tokens) :]) == (one.cost.forward_passes, tokens)
 
@@ -243,5 +244,5 @@ def test_drafts_do_as_freedave(number: int) -> None:
         assert [one.token_ids for one in alone] == [expected("freedave", number, row)[1] for row in ROWS]
         n_passes = [one.cost.forward_passes for one in alone]
         assert n_passes == [n - n_stored for n in setting["forward_passes"][str(n_drafts)]]
-        together = decode_canvases(denoiser, rows, options)
-        assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+    together = decode_canvases(denoiser, rows, options)
+    assert [one.token_ids for one in together] == [one.token_ids for one in alone]

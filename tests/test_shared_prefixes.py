@@ -153,12 +153,12 @@ def test_answers_passes_and_traces_are_those_without_sharing(name: str, monkeypa
     denoiser = denoiser_of(model_of(setting), setting)
     of_drafts = {"trace": True} if "drafts" in setting.options else {}
     options = DecodingOptions().override({**setting.options, **of_drafts})
-    canvases = canvases_of(denoiser, options, prompts(7, Random(1)), setting.returned or 9)
+    canvases = canvases_of(denoiser, options, prompts(4, Random(1)), setting.returned or 9)
     alone = decoded(denoiser, canvases, options, 3)
     shared, store = with_prefixes(denoiser, canvases, options, least=LEAST)
     assert any(canvas.prefix for canvas in shared) == shares(setting)
     order = in_order(shared)
-    for batch_size in (1, 3, 20):
+    for batch_size in (3, 20):
         found = decoded(denoiser, [shared[n] for n in order], options, batch_size)
         n_run, _, _ = store.spent()
         saved = sum(one.cost.shared for one in found)
@@ -187,14 +187,14 @@ def test_likelihoods_are_those_without_sharing(name: str) -> None:
     draw = Random(2)
     requests = [
         LikelihoodRequest(prompt, draw.choices(range(40), k=draw.choice([1, 1, 4, 7])), seed)
-        for seed, prompt in enumerate(prompts(5, draw))
+        for seed, prompt in enumerate(prompts(3, draw))
         for _ in range(2)
     ]
     for max_length in (300, 50):  # the latter cuts contexts on the left
         alone = score(denoiser, requests, options, batch_size=3, max_length=max_length)
         shared, store = with_prefixes_of_contexts(denoiser, requests, options, max_length, least=LEAST)
         assert any(request.prefix for request in shared)
-        for batch_size in (1, 3, 20):
+        for batch_size in (3, 20):
             before = denoiser.token_count
             found = score(denoiser, shared, options, batch_size=batch_size, max_length=max_length)
             assert [one[0] for one in found] == pytest.approx([one[0] for one in alone], abs=1e-4)
@@ -324,7 +324,7 @@ def test_a_gpu_neither_waits_nor_copies_because_of_it(name: str, monkeypatch: py
     options = DecodingOptions().override(setting.options)
 
     def run(denoiser: Denoiser, batch_size: int) -> list[Any]:
-        canvases, _ = with_prefixes(denoiser, canvases_of(denoiser, options, prompts(6, Random(1))), options, least=8)
+        canvases, _ = with_prefixes(denoiser, canvases_of(denoiser, options, prompts(3, Random(1))), options, least=8)
         found = decoded(denoiser, [canvases[n] for n in in_order(canvases)], options, batch_size)
         assert sum(one.cost.shared for one in found) > 100
         return [answer(one.token_ids) for one in found]
@@ -355,7 +355,7 @@ def test_likelihoods_on_a_gpu_wait_no_more_often() -> None:
 
 
 def test_a_stored_prefix_is_in_the_budget_of_memory() -> None:
-    n_rows, n_shared = 32, 4096
+    n_rows, n_shared = 8, 4096
     options = DecodingOptions().override({"n_masks": 256})
     beside = []
     for least in (1, 10**9):
@@ -386,12 +386,12 @@ def test_passes_of_a_row_are_as_long_after_a_stored_prefix(checkpoint: Path, mon
 # At random
 
 
-def test_a_hundred_random_settings_give_the_same_answers() -> None:
+def test_random_settings_give_the_same_answers() -> None:
     """`python -m benchmarks.shared_prefix --settings 2000` runs more of them."""
-    outcomes = [outcome(seed, torch.float32) for seed in range(100)]
+    outcomes = [outcome(seed, torch.float32) for seed in range(40)]
     assert sum(one.differ for one in outcomes) == 0
     assert max(one.log_likelihood for one in outcomes) < 1e-4
-    assert sum(one.shared > 0 for one in outcomes) > 40
+    assert sum(one.shared > 0 for one in outcomes) > 20
 
 
 def test_the_record_of_two_thousand_settings_is_the_one_of_the_page() -> None:

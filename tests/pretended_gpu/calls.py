@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 
 _INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
+# All others pass unchanged where no device is named.
+_SEEN = frozenset(
+    [*_INDEXING, torch.nn.functional.scaled_dot_product_attention, torch.Tensor.is_pinned, torch.Tensor.to]
+)
 
 
 class Calls(TorchFunctionMode):
@@ -31,6 +35,8 @@ class Calls(TorchFunctionMode):
         self.gpu = gpu
 
     def __torch_function__(self, called: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not kwargs and called not in _SEEN:
+            return called(*args)
         kwargs = kwargs or {}
         if called is torch.nn.functional.scaled_dot_product_attention and isinstance(args[0], GpuTensor):
             return attend(self.gpu, *args, **kwargs)

@@ -212,9 +212,9 @@ def answer(ids: list[int]) -> list[int]:
     return ids[: next(ends, len(ids))]
 
 
-def decoded(denoiser: Denoiser, setting: Setting, batch_size: int, *, n_rows: int = 11) -> list[Any]:
+def decoded(denoiser: Denoiser, setting: Setting, batch_size: int, *, n_rows: int = 11, n_masks: int = 8) -> list[Any]:
     """Answers, and traces where there are any, of all prompts in slots that are refilled."""
-    options = DecodingOptions().override({"n_masks": 8, **setting.options})
+    options = DecodingOptions().override({"n_masks": n_masks, **setting.options})
     attention = attention_in_effect(denoiser.attention, options)
     canvases = [
         build_canvas(
@@ -251,7 +251,9 @@ def rounded(nest: Any) -> Any:
     return round(nest, 3) if isinstance(nest, float) else nest
 
 
-def scored(denoiser: Denoiser, setting: Setting, batch_size: int, *, n_contexts: int = 5) -> list[tuple[float, bool]]:
+def scored(
+    denoiser: Denoiser, setting: Setting, batch_size: int, *, n_contexts: int = 5, mc_num: int = 8
+) -> list[tuple[float, bool]]:
     """Log-likelihoods and greedy flags of continuations of one to seven tokens, three for each context."""
     draw = Random(3)
     requests = [
@@ -259,6 +261,6 @@ def scored(denoiser: Denoiser, setting: Setting, batch_size: int, *, n_contexts:
         for seed, context in enumerate(prompts(n_contexts))
         for _ in range(3)
     ]
-    options = LikelihoodOptions().override({"mc_num": 8, **setting.options})
+    options = LikelihoodOptions().override({"mc_num": mc_num, **setting.options})
     found = score(denoiser, requests, options, batch_size=batch_size, max_length=300)
     return [(one[0], one[1]) for one in found]

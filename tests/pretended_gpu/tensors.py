@@ -1,6 +1,6 @@
 """Tensors that say they are on a GPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -62,6 +62,10 @@ class GpuTensor(Tensor):
         raise PretendedGpuError(f"{operator} on a tensor of a pretended GPU, outside its `with` block")
 
 
+# Most arguments of operators are of these types, which hold no tensor.
+_PLAIN = frozenset([int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format])
+
+
 def storage_of(values: Tensor) -> int:
     """What identifies the memory of a tensor as long as it lives."""
     return values.untyped_storage()._cdata
@@ -75,18 +79,26 @@ def bytes_of(values: Tensor) -> Tensor:
 def tensors_in(*nests: Any) -> list[Tensor]:
     """Tensors among arguments, and in the sequences and mappings among these."""
     found: list[Tensor] = []
+    _collect(nests, found)
+    return found
+
+
+def _collect(nests: Iterable[Any], found: list[Tensor]) -> None:
     for nest in nests:
+        if type(nest) in _PLAIN:
+            continue
         if isinstance(nest, Tensor):
             found.append(nest)
         elif isinstance(nest, (list, tuple)):
-            found += tensors_in(*nest)
+            _collect(nest, found)
         elif isinstance(nest, dict):
-            found += tensors_in(*nest.values())
-    return found
+            _collect(nest.values(), found)
 
 
 def mapped(nest: Any, change: Callable[[Tensor], Any]) -> Any:
     """The same arguments with every tensor changed."""
+    if type(nest) in _PLAIN:
+        return nest
     if isinstance(nest, Tensor):
         return change(nest)
     if isinstance(nest, dict):
