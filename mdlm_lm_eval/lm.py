@@ -79,8 +79,6 @@ def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Setti
 
     Raises OptionError for options that it does not support, and for an adapter that is not there.
     """
-    if peft := arguments.get("peft"):
-        checkpoints.adapter_config(str(peft), revision=source_of(arguments)["revision"])
     family, implementation = checkpoints.family_of(config), arguments.get("attn_implementation")
 
     def check(options: DecodingOptions, attention: Any, in_slots: bool | None = None) -> None:
@@ -93,13 +91,16 @@ def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Setti
                 raise OptionError(f"infill=true does not work with sampler={options.guest}, which continues texts")
             family.refuse("infill", "true")
 
-    return resolve(
+    settings = resolve(
         arguments,
         family=family.decoding_defaults,
         attention_of=lambda length: checkpoints.attention_of(config, length, implementation),
         check=check,
         default_seed=torch.initial_seed() % 2**63,  # lm-eval seeds torch with --seed before it builds the model
     )
+    if peft := arguments.get("peft"):
+        checkpoints.adapter_config(str(peft), revision=source_of(arguments)["revision"])
+    return settings
 
 
 class MDLM(HFLM):

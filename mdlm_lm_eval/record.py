@@ -24,6 +24,7 @@ from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.text import ENDINGS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, shown
 from mdlm_lm_eval.presets import mismatches
+from mdlm_lm_eval.registry import package_digest
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.files import read_json
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, kept_in_words, settings_in_words
@@ -299,6 +300,7 @@ def facts_of_run(
     tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
     return {
         "package_version": __version__,
+        "package_digest": package_digest(),
         "plugins": plugins(),
         "settings": [
             {"request_type": kind, "options": options_of(options), "tasks": sorted(names)}

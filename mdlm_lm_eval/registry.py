@@ -145,6 +145,17 @@ def _installed_guests() -> dict[str, str]:
     return {entry.name: entry.value for entry in _all_entry_points().select(group="mdlm_lm_eval.guest")}
 
 
+@cache
+def package_digest() -> str:
+    """The SHA-256 of this package's Python files, which differ between states of one version; without the tasks."""
+    digest, folder = hashlib.sha256(), Path(__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder).as_posix()
+        if not name.startswith("tasks/"):
+            digest.update(f"{name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 _digests: dict[str, str | None] = {}
 
 

@@ -31,6 +31,7 @@ PROGRAM = r"(?:lm_eval|mdlm-\w+|-m (?:lm_eval|mdlm_\w+(?:\.\w+)*)|python (?:docs
 def commands(text: str) -> set[str]:
     """A page's commands: in shell blocks, and in code spans of at least three words."""
     blocks = "\n".join(re.findall(r"^ *```(?:bash|sh)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL))
+    blocks = re.sub(r"'\{[^']*'", lambda found: " ".join(found[0].split()), blocks)  # JSON on several lines
     lines = re.split(r"\n| && ", blocks.replace("\\\n", " "))
     spans = re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     lines += [" ".join(span.split()) for span in spans if len(span.split()) > 2 and "..." not in span]

@@ -40,6 +40,8 @@ OUR_TYPES_ALONE = """
 follow_imports = skip
 [mypy-mdlm_lm_eval.*]
 follow_imports = silent
+[mypy-lm_eval.*]
+ignore_missing_imports = True
 [mypy-numpy.*,torch.*]
 follow_imports = skip
 follow_imports_for_stubs = True

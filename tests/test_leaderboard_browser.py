@@ -165,7 +165,7 @@ def test_differences_are_to_the_row_that_is_chosen(page: webdriver.Chrome) -> No
     assert not note.is_displayed()
     row(page, BASE).find_element(By.CSS_SELECTOR, ".pick input").send_keys(Keys.SPACE)
     assert cell(BASE) == own[0]
-    assert "Two rows can share a rank although their own difference is significant" in note.text
+    assert "two rows can share one although their own difference is significant" in note.text
     assert re.match(r"70\.0 -5\.0 \(-6\.\d to -4\.\d\)", cell(OTHER))
     # The seeds are a point apart: a standard error of 0.5 with one degree of freedom, and as much of the questions.
     assert cell(MA) == "87.5 +12.5 (+10.3 to +14.5)"

@@ -3,6 +3,7 @@
 import io
 import json
 import shlex
+import shutil
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -288,8 +289,9 @@ def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_f
     misfit = adapter(checkpoint, tmp_path / "misfit", seed=1)
     config = json.loads((misfit / "adapter_config.json").read_text())
     (misfit / "adapter_config.json").write_text(json.dumps(config | {"r": 3}))
-    (tmp_path / "no_adapter").mkdir()
-    adapters = f"--peft={misfit},{tmp_path / 'no_adapter'},none"
+    (tmp_path / "no_weights").mkdir()
+    shutil.copy(misfit / "adapter_config.json", tmp_path / "no_weights")
+    adapters = f"--peft={misfit},{tmp_path / 'no_weights'},none"
     ended = sweep(tmp_path / "out", checkpoint, task_folder, adapters, "--n_masks=4", "--n_fillers=500,0")
     assert ended.code == 1
     *failed, summary = (line for line in ended.err.splitlines() if line.startswith("mdlm-sweep: "))

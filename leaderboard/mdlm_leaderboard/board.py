@@ -512,7 +512,7 @@ def _pair(points: Sequence[set[Any]]) -> tuple[int, int]:
 
 
 def _ranked(rows: Iterable[Row], at: Callable[[Row], Estimate | None]) -> tuple[Row, ...]:
-    """The rows by accuracy, with ranks. Rows share a rank unless the better one differs significantly (Holm)."""
+    """The rows by accuracy, with ranks: one more than the number of significantly better rows (Holm)."""
     found = [(row, at(row)) for row in rows]
     found.sort(key=lambda pair: -pair[1].mean if pair[1] and pair[1].is_accuracy else 1.0)
     scored = [(n, one.score) for n, (_, one) in enumerate(found) if one and one.score]

@@ -145,6 +145,7 @@ def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
         | {words: _listed(file.server[name]) for name, words in _SERVER_FACTS.items() if file.server}
         | {"rounding": _rounding(file)}
         | {"mdlm_lm_eval": (file.mdlm or {}).get("package_version"), "dtype": file.dtype}
+        | {"SHA-256 of mdlm_lm_eval": (file.mdlm or {}).get("package_digest")}
         | {**file.versions}
         for file in found
     ]
