@@ -177,6 +177,10 @@ def sentences() -> dict[str, list[str]]:
     price = [one for base in every if (one := study_tables.compared(found, "CE + TV above base", base, 2))]
     costs = [study_tables.arms_compared(found, *study_tables.ARMS_COMPARED[0], *what) for what in study_tables.COMPARED]
     few, most, letters_most = (lost_in_words(one) for one in costs if one)
+    beside_nothing = [study_tables.arms_compared(found, *study_tables.ARMS_COMPARED[1], n) for n in study.MASKS]
+    nothing_few, nothing_most = (lost_in_words(one) for one in beside_nothing if one)
+    nothing = study_tables.arms(found, "plain-1")["nothing"]
+    decoded, letters = (percent(study_tables.mean(nothing, 200, measure)) for measure in BOTH)
     worse = sum(all(mean < 0 for mean in predicted_above_masks(found, base)) for base in every)
     arms = [study_tables.arms(found, base)["masks, not predicted"] for base in every]
     padded_with_masks = [f"{100 * fmean(study_tables.mean(arm, n).mean for arm in arms):.1f}" for n in study.MASKS]
@@ -185,6 +189,8 @@ def sentences() -> dict[str, list[str]]:
         "docs/built_in_model.md": [
             f"In {worse} of {len(every)} models it is worse than masks in its place",
             f"it costs {few} points with 2 masks, {most} with 200, and {letters_most} with 200 among letters",
+            f"no padding at all, it costs {nothing_few} with 2 and {nothing_most} with 200",
+            f"`plain-1` is right in {decoded}% ({letters}% among letters)",
             f"most answers are EOS in {share} models, {listed(f'`{base}`' for base in collapsed)}",
             "changed {}% of the answers of `plain-1`, which ends the text, and {}% of those of `plain-4`".format(
                 *changed
@@ -206,6 +212,7 @@ def sentences() -> dict[str, list[str]]:
         ],
         "README.md": [
             f"costs every one of {len(every)} small models points: on average {few} with 2 masks and {most} with 200",
+            f"compared with no padding, {nothing_few} and {nothing_most}",
             f"In {share} models, most answers with 200 masks are the end of the text",
             "models are right in {}% with 2 masks and in {}% with 200, on average".format(*padded_with_masks),
         ],
