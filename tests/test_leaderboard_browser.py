@@ -25,6 +25,7 @@ from selenium import webdriver  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 MORE_FLAGS = ("--disable-background-networking", "--disable-component-update", "--window-size=1300,900")
@@ -83,6 +84,7 @@ def shown(page: webdriver.Chrome) -> list[str]:
     """The names of the rows that can be seen, in their order, without organisation."""
     entries = "[...document.querySelectorAll('.entry')]"
     visible = f"return {entries}.filter((e) => e.checkVisibility()).map((e) => e.dataset.called)"
+    WebDriverWait(page, 30).until(lambda page: page.execute_script("return document.readyState") == "complete")
     return [name.replace("org/", "").partition(",")[0] for name in page.execute_script(visible)]
 
 
