@@ -1,4 +1,4 @@
-"""The record of a run in a result: effective numbers and cost of each task, and everything that scores depend on."""
+"""The record of a run in a result: effective numbers and cost of each task, and what scores depend on."""
 
 import hashlib
 import json
@@ -312,7 +312,7 @@ def facts_of_run(
 
 
 def provenance(lm: "MDLM") -> dict[str, Any]:
-    """Returns everything that a score depends on: model, options, effective numbers of each task, machine."""
+    """Returns what a score depends on: model, options, effective numbers of each task, machine."""
     run, preset = lm.record_of_all, lm.settings.model.preset
     foreign = foreign_files({"sampler": lm.settings.decoding.guest, "modeling": lm.settings.model.modeling})
     of_run = facts_of_run(run, lambda options: options.as_record())
@@ -326,6 +326,8 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         },
         "cuda_graphs": lm.denoiser.graphs is not None,
         "shift_logits": lm.denoiser.shift,
+        "config_digest": _digest(lm.model.config.to_dict()),
+        "vocabulary_digest": _digest(lm.tokenizer.get_vocab()),
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
         "prefix_token_id": lm.custom_prefix_token_id,
         "plugins": [*of_run["plugins"], *foreign],
@@ -411,20 +413,20 @@ def fingerprint(lm: "MDLM") -> dict[str, Any]:
         # A task's sampling options count only if the user did not set them.
         "set sampling options": sorted(lm.settings.explicit.intersection(SAMPLING_NAMES)),
         "weights": _weights_digest(lm.model),
-        "config": _digest(lm.model.config.to_dict()),
+        "config": facts["config_digest"],
         "adapter": _digest(lm.model.active_peft_config.to_dict()) if isinstance(lm.model, PeftModel) else None,
         "attention": lm.denoiser.attention,
         "eos_ids": sorted(lm.eos_ids),
         "end_of_turn_ids": sorted(lm.end_of_turn_ids),
-        "vocabulary": _digest(lm.tokenizer.get_vocab()),
+        "vocabulary": facts["vocabulary_digest"],
     }
 
 
 def _weights_digest(model: torch.nn.Module) -> str:
     """Returns a digest of the name, shape, type and first values of every weight.
 
-    It is cheap, and different after any training. Weights are the parameters and the saved buffers, such as those of a
-    GPTQ or AWQ checkpoint.
+    It is cheap, and differs after training, unless that changed no first value. Weights are the parameters and the
+    saved buffers, such as those of a GPTQ or AWQ checkpoint.
     """
     digest = hashlib.sha256()
     saved = model.state_dict(keep_vars=True).keys()

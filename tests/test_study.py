@@ -212,7 +212,7 @@ def sentences() -> dict[str, list[str]]:
         ],
         "README.md": [
             f"costs every one of {len(every)} small models points: on average {few} with 2 masks and {most} with 200",
-            f"compared with no padding, {nothing_few} and {nothing_most}",
+            f"Compared with no padding, it costs {nothing_few} and {nothing_most}",
             f"In {share} models, most answers with 200 masks are the end of the text",
             "models are right in {}% with 2 masks and in {}% with 200, on average".format(*padded_with_masks),
         ],

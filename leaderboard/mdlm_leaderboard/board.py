@@ -249,6 +249,11 @@ class Section:
         return pairing(one.score for row in self.rows for one in row.benchmarks.values() if one.score)
 
     @property
+    def n_questions(self) -> int:
+        """The most questions behind a row's accuracy at the larger number of masks."""
+        return max((one.score.n for row in self.rows if (one := at_most(row, self.pair)) and one.score), default=0)
+
+    @property
     def approximate(self) -> list[str]:
         """The kinds of rows that have a frontier of their own, in words."""
         others = [row for row in self.rows if not is_exact(row)]
