@@ -184,6 +184,7 @@ def sentences() -> dict[str, list[str]]:
     worse = sum(all(mean < 0 for mean in predicted_above_masks(found, base)) for base in every)
     arms = [study_tables.arms(found, base)["masks, not predicted"] for base in every]
     padded_with_masks = [f"{100 * fmean(study_tables.mean(arm, n).mean for arm in arms):.1f}" for n in study.MASKS]
+    on_average = most.replace("(", "points on average (95% interval ")
     won = [one for base in collapsed if (one := study_tables.compared(found, "CE + TV above SFT", base, 200))]
     return {
         "docs/built_in_model.md": [
@@ -211,9 +212,9 @@ def sentences() -> dict[str, list[str]]:
             f"wins back {listed(one.in_words for one in won)} points with 200 masks",
         ],
         "README.md": [
-            f"costs every one of {len(every)} small models points: on average {few} with 2 masks and {most} with 200",
-            f"Compared with no padding, it costs {nothing_few} and {nothing_most}",
-            f"In {share} models, most answers with 200 masks are the end of the text",
+            f"With 200 masks, this costs {len(every)} small models {on_average}",
+            f"and {nothing_most} compared with no padding",
+            f"In {share} models, most answers are then the end of the text",
             "models are right in {}% with 2 masks and in {}% with 200, on average".format(*padded_with_masks),
         ],
     }
