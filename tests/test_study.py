@@ -212,8 +212,8 @@ def sentences() -> dict[str, list[str]]:
             f"wins back {listed(one.in_words for one in won)} points with 200 masks",
         ],
         "README.md": [
-            f"With 200 masks, this costs {len(every)} small models {on_average}",
-            f"and {nothing_most} compared with no padding",
+            f"With 200 masks, {len(every)} small models lose {on_average}",
+            f"and {nothing_most} against no padding",
             f"In {share} models, most answers are then the end of the text",
             "models are right in {}% with 2 masks and in {}% with 200, on average".format(*padded_with_masks),
         ],
