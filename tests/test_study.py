@@ -184,7 +184,7 @@ def sentences() -> dict[str, list[str]]:
     worse = sum(all(mean < 0 for mean in predicted_above_masks(found, base)) for base in every)
     arms = [study_tables.arms(found, base)["masks, not predicted"] for base in every]
     padded_with_masks = [f"{100 * fmean(study_tables.mean(arm, n).mean for arm in arms):.1f}" for n in study.MASKS]
-    on_average = most.replace("(", "points on average (95% interval ")
+    on_average = most.replace("(", "points lower on average (95% interval ")
     won = [one for base in collapsed if (one := study_tables.compared(found, "CE + TV above SFT", base, 200))]
     return {
         "docs/built_in_model.md": [
@@ -212,8 +212,8 @@ def sentences() -> dict[str, list[str]]:
             f"wins back {listed(one.in_words for one in won)} points with 200 masks",
         ],
         "README.md": [
-            f"With 200 masks, {len(every)} small models lose {on_average}",
-            f"and {nothing_most} against no padding",
+            f"With 200 masks, {len(every)} small models then score {on_average}",
+            f"than with masks as padding, and {nothing_most} than with none",
             f"In {share} models, most answers are then the end of the text",
             "models are right in {}% with 2 masks and in {}% with 200, on average".format(*padded_with_masks),
         ],
