@@ -118,7 +118,7 @@ class MDLMServer(LocalCompletionsAPI):
     ) -> None:
         loader.load_plugins(plugins)
         _check_arguments(base_url, arguments)
-        self.address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
+        self.address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/chat").removesuffix("/v1")
         super().__init__(
             base_url=f"{self.address}/v1/completions",
             tokenizer_backend="None",

@@ -170,8 +170,9 @@ def test_a_missing_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch)
 def test_an_address_without_a_server_is_one_sentence() -> None:
     with StandIn(echo) as server:
         address = server.address
-    with pytest.raises(OptionError, match=f"base_url={address}: no server answers .*refused.*; start one"):
-        MDLMServer(address)
+    for pasted in ("", "/", "/v1", "/v1/completions", "/v1/chat/completions"):
+        with pytest.raises(OptionError, match=f"base_url={address}: no server answers .*refused.*; start one"):
+            MDLMServer(address + pasted)
 
 
 def test_what_a_server_cannot_be_asked_for_is_refused() -> None:
