@@ -241,7 +241,8 @@ class Section:
     def baseline(self, wanted: str) -> Row | None:
         """The row that has all these words; None if no row has."""
         rows = {row.words: row for row in self.rows}
-        return rows.get(named(wanted, rows) or "") if wanted else None
+        name = named(wanted, rows) if wanted else None
+        return rows[name] if name else None
 
     @property
     def pairing(self) -> str:
