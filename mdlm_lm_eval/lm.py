@@ -30,7 +30,7 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import ENDINGS, Ending, closing_ids, encode_infill, encode_without_masks, has_slots
 from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, parse_flag, parse_whole, shown
 from mdlm_lm_eval.presets import mismatches
-from mdlm_lm_eval.record import RunRecord, fingerprint, in_words, provenance
+from mdlm_lm_eval.record import RunRecord, digest_of_settings, fingerprint, in_words, provenance
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import ResolvedRequest, Settings, loading_names, resolve, without_effect
 from mdlm_lm_eval.results.names import model_name
@@ -221,6 +221,11 @@ class MDLM(HFLM):
         self._facts = None
 
     # Text
+
+    @cached_property
+    def vocabulary_digest(self) -> str:
+        """A digest of the tokenizer's vocabulary, computed once for all results of this model."""
+        return digest_of_settings(self.tokenizer.get_vocab())
 
     @cached_property
     def max_length(self) -> int:

@@ -326,8 +326,8 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         },
         "cuda_graphs": lm.denoiser.graphs is not None,
         "shift_logits": lm.denoiser.shift,
-        "config_digest": _digest(lm.model.config.to_dict()),
-        "vocabulary_digest": _digest(lm.tokenizer.get_vocab()),
+        "config_digest": digest_of_settings(lm.model.config.to_dict()),
+        "vocabulary_digest": lm.vocabulary_digest,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
         "prefix_token_id": lm.custom_prefix_token_id,
         "plugins": [*of_run["plugins"], *foreign],
@@ -366,7 +366,7 @@ def checked(lm: "MDLM") -> dict[str, Any]:
 def check_file(facts: Mapping[str, Any]) -> Path:
     """Returns the path of the file in which `mdlm-check` keeps its findings for these facts."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return cache / "mdlm_lm_eval" / "checks" / f"{_digest(facts)[:24]}.json"
+    return cache / "mdlm_lm_eval" / "checks" / f"{digest_of_settings(facts)[:24]}.json"
 
 
 def _check(lm: "MDLM") -> dict[str, Any] | None:
@@ -414,7 +414,9 @@ def fingerprint(lm: "MDLM") -> dict[str, Any]:
         "set sampling options": sorted(lm.settings.explicit.intersection(SAMPLING_NAMES)),
         "weights": _weights_digest(lm.model),
         "config": facts["config_digest"],
-        "adapter": _digest(lm.model.active_peft_config.to_dict()) if isinstance(lm.model, PeftModel) else None,
+        "adapter": digest_of_settings(lm.model.active_peft_config.to_dict())
+        if isinstance(lm.model, PeftModel)
+        else None,
         "attention": lm.denoiser.attention,
         "eos_ids": sorted(lm.eos_ids),
         "end_of_turn_ids": sorted(lm.end_of_turn_ids),
@@ -440,7 +442,7 @@ def _weights_digest(model: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _digest(settings: Mapping[str, Any]) -> str:
+def digest_of_settings(settings: Mapping[str, Any]) -> str:
     """Returns a digest of settings that weights do not show: the config of a model or adapter, or a vocabulary."""
     kept = {name: value for name, value in settings.items() if name not in _SILENT_SETTINGS}
     as_json = json.dumps(
