@@ -55,6 +55,7 @@ def test_readmes_example_runs_as_it_stands() -> None:
     assert f"print(answers)  # {names['answers']}\n" in example
 
 
+@pytest.mark.usefixtures("without_tasks_of_lm_eval")
 def test_the_examples_of_the_api_run_and_are_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examples = re.findall(
         r"```python\n(.*?)```", (README.parent / "docs/api.md").read_text(encoding="utf-8"), re.DOTALL

@@ -4,24 +4,29 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mdlm_lm_eval
+from tests.commands import python
 
 ROOT = Path(__file__).parents[1]
+# gpu.sh starts this instead of Python: it adds the folders of its modules and its arguments to a file, a line each.
+RECORDER = """#!/bin/sh
+printf '%s\\n' "$PYTHONPATH" "$@" "" >> "$RECORDED"
+"""
 # As `python3 benchmarks/gpu.py ...`, with a GPU that is none.
-PRETENDED = f"""#!{sys.executable}
-import runpy, sys, torch, types
+PRETENDED = """
+import os, runpy, sys, torch, types
+os.chdir(sys.argv[1])
 sys.modules["lm_eval"] = None
 from transformers import DynamicCache, Glm4MoeForCausalLM, LlamaForCausalLM  # which look at torch.cuda
 from tests.pretended_gpu import PretendedGpu
 cpu = torch.profiler.ProfilerActivity.CPU  # the only one that a build without CUDA has
 torch.profiler.ProfilerActivity = types.SimpleNamespace(CPU=cpu, CUDA=cpu)
-del sys.argv[0]
+del sys.argv[:2]
 with PretendedGpu():
     runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -39,11 +44,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "*.jsonl")
         shutil.copytree(place, checkout / part, ignore=ignored)
     (checkout / "tests" / "__init__.py").touch()
-    (python := folder / "python").write_text(PRETENDED)
-    python.chmod(0o755)
-    environment = {**os.environ, "OUT": str(out), "PYTHON": str(python), "SHAPES": "tiny tiny-moe"}
+    (recorder := folder / "python").write_text(RECORDER)
+    recorder.chmod(0o755)
+    recorded = folder / "recorded"
+    changes = {"OUT": str(out), "PYTHON": str(recorder), "RECORDED": str(recorded), "SHAPES": "tiny tiny-moe"}
     command = ["sh", str(checkout / "benchmarks" / "gpu.sh"), *TINY, "--batches", "2", "--dtype", "float32"]
-    subprocess.run(command, env=environment, check=True, cwd=folder, timeout=600)
+    subprocess.run(command, env=os.environ | changes, check=True, cwd=folder, timeout=600)
+    for lines in recorded.read_text().split("\n\n")[:-1]:
+        folders, *words = lines.splitlines()
+        python(PRETENDED, str(checkout), *words, path=[Path(place) for place in folders.split(os.pathsep)])
     assert (checkout / "benchmarks" / "README.md").read_text() == (ROOT / "benchmarks" / "README.md").read_text()
     return out
 
