@@ -21,7 +21,7 @@ from tests.published_shapes import NAMES, build, shape, shrunk_config, tensors_o
 FEW: dict[str, Any] = {"mc_num": 2}
 FEW_OF: dict[str, dict[str, Any]] = {
     "diffusion_gemma": {"steps_per_block": 1},
-    "llada22": FEW | {"max_steps_per_block": 1, "n_masks": 32},
+    "llada22": FEW | {"max_steps_per_block": 1, "max_post_steps": 1, "n_masks": 32},
 }
 
 
@@ -221,10 +221,14 @@ def test_the_page_of_models_says_what_was_seen(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["diffusion_gemma", "llada22", "nemotron_labs_diffusion"])
 def test_mdlm_check_runs_where_a_family_decodes_in_its_own_way(
-    name: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mdlm_lm_eval.check.__main__.TEXTS", ("Hello",))
-    few = {"diffusion_gemma": ["steps_per_block=1"], "llada22": ["max_steps_per_block=1", "n_masks=32"]}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where its findings are kept
+    few = {
+        "diffusion_gemma": ["steps_per_block=1"],
+        "llada22": ["max_steps_per_block=1", "max_post_steps=1", "n_masks=32"],
+    }
     words = [str(folders[name]), "--gen_toks", "4", "--requests", "0", "--model_args", *few.get(name, ["seed=1"])]
     found = check(_parser().parse_args(words))
     assert found["verdict"] == "no fault"
