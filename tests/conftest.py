@@ -7,21 +7,15 @@ import shutil
 import signal
 from collections.abc import Sequence
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Several processes test at a time (`-n auto`), and start others; more threads than cores are slower by far.
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"} | os.environ
 
 import pytest
-import torch
-from lm_eval import simple_evaluate
-from lm_eval.api.instance import Instance
-from lm_eval.api.task import Task
-from lm_eval.tasks import TaskManager
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from torch.utils import collect_env
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from packaging.version import Version
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.registry import SAMPLERS
@@ -29,15 +23,26 @@ from mdlm_lm_eval.results.samples import new_instance
 from mdlm_lm_eval.tasks import questions
 from tests import commands
 
+# The process that only hands out tests to others reads this file, too. It needs none of these, which take seconds.
+if TYPE_CHECKING:
+    import torch
+    from lm_eval.api.instance import Instance
+    from lm_eval.tasks import TaskManager
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-# Lm-eval asks pip, the compiler and others for their versions after each evaluation, most of which take less time.
-collect_env.get_pretty_env_info = lambda: "not asked for in tests"
 # A shell starts background jobs with Ctrl-C ignored, and the commands that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage need not look at a million objects of modules each time; commands begin with them."""
+    """Collections of garbage need not look at a million objects of modules each time; commands begin with them.
+
+    Lm-eval asks pip, the compiler and others for their versions after each evaluation, most of which take less time.
+    """
+    from torch.utils import collect_env
+
+    collect_env.get_pretty_env_info = lambda: "not asked for in tests"
     gc.freeze()
     commands.fork_server()
 
@@ -50,7 +55,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log) if config.option.dist == "load" else None
 
 
-LM_EVAL_05 = hasattr(Task, "process_instances")
+LM_EVAL_05 = Version(version("lm_eval")).release >= (0, 5)
 
 SPECIAL_TOKENS = ("<|pad|>", "<|eos|>", "<|mask|>")
 CHAT_TEMPLATE = (
@@ -59,8 +64,11 @@ CHAT_TEMPLATE = (
 )
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
+def tiny_tokenizer() -> "PreTrainedTokenizerFast":
     """One token a byte, and three special tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: id for id, token in enumerate([*SPECIAL_TOKENS, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -75,8 +83,11 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def random_llama(vocab_size: int, *, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+def random_llama(vocab_size: int, *, seed: int = 0, **changes: Any) -> "LlamaForCausalLM":
     """Two layers, float32, seeded; logits spread enough that decoding depends on the context."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     sizes: dict[str, Any] = {
         "hidden_size": 32,
         "intermediate_size": 64,
@@ -90,7 +101,7 @@ def random_llama(vocab_size: int, *, seed: int = 0, **changes: Any) -> LlamaForC
     return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes | changes)).eval()
 
 
-def tiny_model() -> LlamaForCausalLM:
+def tiny_model() -> "LlamaForCausalLM":
     """A random Llama for the tiny tokenizer."""
     ids = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1, "mask_token_id": 2}
     return random_llama(259, num_attention_heads=2, max_position_embeddings=256, **ids)
@@ -127,22 +138,22 @@ def _words(value: Any) -> str:
 
 def instance_of(
     kind: str, arguments: tuple[Any, ...], task: str | None = None, doc_id: int | None = None, document: Any = None
-) -> Instance:
+) -> "Instance":
     """A request as the installed lm-eval builds it."""
     return new_instance(kind, document or {}, arguments, task, doc_id)
 
 
-def generation(text: str, task: str | None = "task", doc: int | None = None, **gen_kwargs: Any) -> Instance:
+def generation(text: str, task: str | None = "task", doc: int | None = None, **gen_kwargs: Any) -> "Instance":
     """A generation request."""
     return instance_of("generate_until", (text, gen_kwargs), task, doc)
 
 
-def choice(context: str, continuation: str, doc: int = 0, task: str = "choice") -> Instance:
+def choice(context: str, continuation: str, doc: int = 0, task: str = "choice") -> "Instance":
     """A likelihood request."""
     return instance_of("loglikelihood", (context, continuation), task, doc)
 
 
-def rolling(text: str, doc: int | None = 0, task: str | None = "task") -> Instance:
+def rolling(text: str, doc: int | None = 0, task: str | None = "task") -> "Instance":
     """A request for the likelihood of a text."""
     return instance_of("loglikelihood_rolling", (text,), task, doc)
 
@@ -153,8 +164,10 @@ def drawn_questions(rule: str, distractor: str) -> tuple[questions.Question, ...
 
 
 @cache
-def suite() -> TaskManager:
+def suite() -> "TaskManager":
     """The package's own tasks, whose index takes a second."""
+    from lm_eval.tasks import TaskManager
+
     return TaskManager(include_path=str(tasks_path()), include_defaults=False)
 
 
@@ -179,16 +192,21 @@ def requests_of(task: Any, limit: int | None = None, num_fewshot: int | None = N
 
 def evaluate(lm: Any, tasks: Sequence[str], *folders: Path, **arguments: Any) -> dict[str, Any]:
     """lm-eval's results of tasks in these folders, or of the package's own."""
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
     manager = TaskManager(include_path=[*map(str, folders)], include_defaults=False) if folders else suite()
     return dict(simple_evaluate(lm, tasks=[*tasks], task_manager=manager, **{"bootstrap_iters": 0} | arguments))
 
 
 def small_memory(lm: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lets passes without a cache run out of memory with more than `most` rows; how many rows each is asked for."""
+    import torch
+
     sizes: list[int] = []
     logits = lm.denoiser.logits
 
-    def limited(input_ids: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+    def limited(input_ids: "torch.Tensor", *arguments: Any, **named: Any) -> "torch.Tensor":
         sizes.append(len(input_ids))
         if len(input_ids) > most:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
