@@ -14,7 +14,7 @@ from mdlm_lm_eval.results.in_words import (
     settings_in_words,
 )
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, read_chosen_file
-from mdlm_lm_eval.results.samples import pair_accuracies, samples_path, scores_by_question, unparsed_answers
+from mdlm_lm_eval.results.samples import pair_accuracies, samples_paths, scores_by_question, unparsed_answers
 
 _MOST = 4  # scores that are named
 # Unknown settings that are named. The others are only counted: they mean little if these are unknown.
@@ -80,8 +80,8 @@ def _settings(file: ResultFile) -> str:
 
 def _unparsed(file: ResultFile) -> str:
     """The numbers of answers in which a task's filter found nothing, for tasks with samples beside the file."""
-    paths = {name: samples_path(file.place, name) for name in file.tasks}
-    counts = {(name, how): n for name, path in paths.items() if path for how, n in unparsed_answers(path).items()}
+    paths = samples_paths(file.place, file.tasks)
+    counts = {(name, how): n for name, path in paths.items() for how, n in unparsed_answers(path).items()}
     return ", ".join(f"{n} answers of {name} ({how})" for (name, how), n in sorted(counts.items()))
 
 

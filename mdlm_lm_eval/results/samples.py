@@ -5,7 +5,7 @@ import json
 import os
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter, signature
 from pathlib import Path
@@ -29,14 +29,23 @@ _NOTHING = frozenset(("", "[invalid]", "None"))
 
 def samples_path(result: Path, task: str) -> Path | None:
     """The file of a task's samples beside a result file; None if there is none."""
+    return samples_paths(result, [task]).get(task)
+
+
+def samples_paths(result: Path, tasks: Iterable[str]) -> dict[str, Path]:
+    """Task -> the file of its samples beside a result file, without tasks that have none."""
     date = result.stem.rpartition("_")[2]  # a date has no underscore; a name that the user chose may have some
-    endings = [f"{task}_{date}.jsonl{ending}" for ending in ("", ".gz")]
+    there: list[str] = []
     with suppress(OSError):
         there = [name for name in os.listdir(result.parent) if name.startswith("samples_")]
-        found = [f"samples_{ending}" for ending in endings if f"samples_{ending}" in there]
-        found += [name for ending in endings for name in there if name.endswith(f"::{ending}")]  # as lm-eval 0.5 writes
-        return result.parent / found[0] if found else None
-    return None
+    found: dict[str, Path] = {}
+    for task in tasks if there else ():
+        endings = [f"{task}_{date}.jsonl{ending}" for ending in ("", ".gz")]
+        named = [f"samples_{ending}" for ending in endings if f"samples_{ending}" in there]
+        named += [name for ending in endings for name in there if name.endswith(f"::{ending}")]  # as lm-eval 0.5 writes
+        if named:
+            found[task] = result.parent / named[0]
+    return found
 
 
 def read_samples(path: Path, shape: Shaped) -> list[dict[str, Any]]:
@@ -74,8 +83,9 @@ def scores_by_question(file: ResultFile, unread: list[str] | None = None) -> dic
     about them.
     """
     found: dict[str, Mapping[str, Sequence[Answer]]] = {}
+    paths = samples_paths(file.place, file.tasks)
     for name in file.tasks:
-        path = samples_path(file.place, name)
+        path = paths.get(name)
         try:
             by_metric = read_scores(path) if path else {}
         except UnusableFile as error:
