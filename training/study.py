@@ -105,19 +105,28 @@ def train(cell: Cell, work: Path) -> None:
         pretrain(TrainingOptions(seed=cell.seed, contrastive=is_contrastive), work / cell.name)
 
 
+@cache
+def tasks() -> dict[str, Any]:
+    """The tasks of `mdlm_rules` by name, which take seconds to load."""
+    from lm_eval.tasks import TaskManager
+
+    from mdlm_lm_eval import tasks_path
+
+    manager = TaskManager(include_path=str(tasks_path() / "rules"), include_defaults=False)
+    return dict(manager.load(["mdlm_rules"])["tasks"])
+
+
 def ask(model: str) -> dict[str, dict[str, list[str]]]:
     """Number of masks -> task -> likeliest tokens and likeliest letters, as strings with a sign for each question."""
     import torch
-    from lm_eval.tasks import TaskManager
 
-    from mdlm_lm_eval import load_denoiser, load_tokenizer, tasks_path
+    from mdlm_lm_eval import load_denoiser, load_tokenizer
 
     denoiser, tokenizer = load_denoiser(model), load_tokenizer(model)
     letters = torch.tensor(tokenizer.convert_tokens_to_ids(list("ABC")))
     signs = {**{int(letter): sign for letter, sign in zip(letters, "ABC", strict=True)}, tokenizer.eos_token_id: "E"}
-    manager = TaskManager(include_path=str(tasks_path() / "rules"), include_defaults=False)
     found: dict[str, dict[str, list[str]]] = {}
-    for n, task in product(MASKS, manager.load(["mdlm_rules"])["tasks"].values()):
+    for n, task in product(MASKS, tasks().values()):
         asked = [document for document in task.test_docs() if int(document["set"].rpartition("_")[2]) < SETS]
         prompts = torch.tensor([tokenizer(task.fewshot_context(document, 0))["input_ids"] for document in asked])
         canvases = torch.nn.functional.pad(prompts, (0, n), value=denoiser.mask_token_id)
