@@ -89,7 +89,7 @@ def test_tables_are_as_generated(tmp_path: Path) -> None:
 
 
 def test_every_preset_has_a_command_and_is_one_of_a_sweep() -> None:
-    assert sorted(published()) == preset_names()
+    assert sorted(published()) == [*preset_names()]
     for name, run in published().items():
         lm_eval(["--model", "mdlm", *run.flags])
         mdlm_sweep(["--preset", name, "--output_path", "results"])

@@ -66,7 +66,7 @@ def test_a_preset_runs(name: str) -> None:
 
 
 def test_presets_are_listed_by_the_command_that_errors_name() -> None:
-    assert run("mdlm_lm_eval.presets").stdout.split() == preset_names()
+    assert run("mdlm_lm_eval.presets").stdout.split() == [*preset_names()]
     shown = run("mdlm_lm_eval.presets", "show", PRESET)
     assert shown.stdout.splitlines() == [
         "# published: 70.0 (EVAL.md, generation tasks)",

@@ -39,9 +39,10 @@ class Published:
         return self.flags[self.flags.index(flag) + 1] if flag in self.flags else None
 
 
-def preset_names() -> list[str]:
+@cache
+def preset_names() -> tuple[str, ...]:
     """The names of all presets, for `preset=`."""
-    return sorted(path.relative_to(_FOLDER).with_suffix("").as_posix() for path in _FOLDER.glob("*/*.yaml"))
+    return tuple(sorted(path.relative_to(_FOLDER).with_suffix("").as_posix() for path in _FOLDER.glob("*/*.yaml")))
 
 
 def load_preset(name: str) -> dict[str, object]:
