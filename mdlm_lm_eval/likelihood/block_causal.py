@@ -4,20 +4,17 @@ A block is scored given the finished blocks before it, as in decoding. These hol
 block waits for another: one pass scores many blocks, and the trajectories of a continuation advance side by side.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from mdlm_lm_eval.likelihood.corruptions import Corruption
-from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, chunks
 from mdlm_lm_eval.likelihood.scored_passes import Scoring, merged, take
-from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, Column, FinishedBlocks, Span
+from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, Column, ContextRow, FinishedBlocks, Span
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
-from mdlm_lm_eval.model.attention import AttentionPattern
-from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.prefix_store import Place, Prefix, place_of
-from mdlm_lm_eval.options import LikelihoodOptions
+from mdlm_lm_eval.model.prefix_store import Place, place_of
 
 # The most tokens of spans in a row and pass, and of continuations in a row: attention masks grow with their square.
 _SPAN_TOKENS = 2048
@@ -26,22 +23,12 @@ _FINISHED_TOKENS = 2048
 _BETWEEN_SEEDS = 0x9E3779B97F4A7C15
 
 
-@dataclass
-class ContextRow:
-    """The trajectories of blocks of requests with one context, and the finished tokens before them, after a prefix."""
-
-    trajectories: list[Trajectory]
-    finished: list[Column]
-    prefix: Prefix | None
-
-
-def trajectories_of_blocks(
-    index: int, request: LikelihoodRequest, length: int, attention: AttentionPattern, *, shift: bool
-) -> list[Trajectory]:
-    """One trajectory for every block that holds tokens of the continuation; `length` tokens follow the context.
+def _trajectories_of_blocks(scoring: Scoring, index: int, request: LikelihoodRequest) -> list[Trajectory]:
+    """One trajectory for every block that holds tokens of the continuation.
 
     Masks fill the last block if the model needs whole blocks.
     """
+    attention, length = scoring.denoiser.attention, answer_length(request, scoring.options)
     context, tokens = len(request.context_ids), request.context_ids + request.continuation_ids
     if attention.whole_blocks and attention.block_length is not None:
         length += -(context + length) % attention.block_length
@@ -65,7 +52,9 @@ def trajectories_of_blocks(
                 in_block,
                 len(inside),
                 list(range(len(continuation))),
-                first_alone=shift and attention.blocks_from == "row_start" and 0 < start == context + offset,
+                first_alone=scoring.denoiser.shift
+                and attention.blocks_from == "row_start"
+                and 0 < start == context + offset,
                 block=block,
                 start=start,
                 offset=offset,
@@ -89,30 +78,27 @@ def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> lis
         scoring.batch_size * max(1, math.ceil(longest / block_length)), max(1, _SPAN_TOKENS // block_length)
     )
     trajectories: list[list[Trajectory]] = [[] for _ in requests]
-    rows = _context_rows(denoiser, requests, options)
-    for batch in _batches(scoring, rows, most_spans):
-        of_batch = [trajectory for row, _ in batch for trajectory in row.trajectories]
+    walking = replace(scoring, corruptions_of=None)
+    for batch in _batches(scoring, _context_rows(scoring, requests), most_spans):
+        of_batch = [trajectory for row in batch for trajectory in row.trajectories]
         for trajectory in of_batch:
             trajectories[trajectory.index].append(trajectory)
-        spans = [span for _, of_row in batch for span in of_row]
+        spans = [span for row in batch for span in row.spans]
         several = len(spans) > most_spans or (scoring.walks and any(len(t.masked) > 1 for t in of_batch))
         widest = most_spans * (max(len(span.token_ids) for span in spans) + 1) if spans and several else 0
-        prefixes = [row.prefix for row, _ in batch]
-        finished = FinishedBlocks(denoiser, [row.finished for row, _ in batch], prefixes, widest)
+        finished = FinishedBlocks(denoiser, batch, widest)
         while spans:
             for part in chunks(spans, most_spans):
                 take(scoring, part, finished.logits(part, options.cfg_scale), strict=True)
             stopped = set() if scoring.corruptions_of is None else {t.index for t in of_batch if not t.is_greedy}
             spans = []
-            for number, (row, _) in enumerate(batch if scoring.walks else []):
-                going = [t for t in row.trajectories if t.masked and t.index not in stopped]
-                spans += _spans(number, going, denoiser.mask_token_id)
+            for number, row in enumerate(batch if scoring.walks else []):
+                going = [t for t in row.trajectories if t.index not in stopped]
+                spans += merged(walking, going, functools.partial(Span, row=number))
     return trajectories
 
 
-def _context_rows(
-    denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions
-) -> Iterator[ContextRow]:
+def _context_rows(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> Iterator[ContextRow]:
     """Rows of requests with the same context; rows with the same prefix are together, and the longest come first."""
 
     def context(index: int) -> tuple[Place, list[int]]:
@@ -122,22 +108,18 @@ def _context_rows(
     for _, same_context in itertools.groupby(sorted(range(len(requests)), key=context), key=context):
         indices = list(same_context)
         prefix, n_context = requests[indices[0]].prefix, len(requests[indices[0]].context_ids)
-        row = ContextRow([], [], prefix)
+        row = ContextRow(prefix)
         for index in indices:
             if len(prefix or ()) + len(row.finished) - n_context > _FINISHED_TOKENS:
                 yield row
-                row = ContextRow([], [], prefix)
-            _add_request(row, index, requests[index], options, denoiser)
+                row = ContextRow(prefix)
+            _add_request(scoring, row, index, requests[index])
         yield row
 
 
-def _add_request(
-    row: ContextRow, index: int, request: LikelihoodRequest, options: LikelihoodOptions, denoiser: Denoiser
-) -> None:
-    attention, context = denoiser.attention, len(request.context_ids)
-    trajectories = trajectories_of_blocks(
-        index, request, answer_length(request, options), attention, shift=denoiser.shift
-    )
+def _add_request(scoring: Scoring, row: ContextRow, index: int, request: LikelihoodRequest) -> None:
+    attention, context = scoring.denoiser.attention, len(request.context_ids)
+    trajectories = _trajectories_of_blocks(scoring, index, request)
     tokens = request.context_ids + request.continuation_ids
 
     def finished(positions: range, owner: int) -> list[Column]:
@@ -151,45 +133,22 @@ def _add_request(
     row.trajectories += trajectories
 
 
-def _batches(
-    scoring: Scoring, rows: Iterator[ContextRow], most_spans: int
-) -> Iterator[list[tuple[ContextRow, list[Span]]]]:
+def _batches(scoring: Scoring, rows: Iterator[ContextRow], most_spans: int) -> Iterator[list[ContextRow]]:
     """Batches of rows with their first spans; a batch has several rows only if one pass has room for all their spans.
 
     Rows with and without a shared prefix are in different batches, as the latter run more columns.
     """
-    batch: list[tuple[ContextRow, list[Span]]] = []
+    batch: list[ContextRow] = []
     n_spans = 0
     for row in rows:
-        number = len(batch)
-        spans = _spans(0, row.trajectories, scoring.denoiser.mask_token_id, scoring.corruptions_of, walks=scoring.walks)
-        differs = bool(batch) and (batch[0][0].prefix is None) != (row.prefix is None)
-        if batch and (differs or len(batch) == scoring.batch_size or n_spans + len(spans) > most_spans):
+        row.spans = merged(scoring, row.trajectories, Span)
+        differs = bool(batch) and (batch[0].prefix is None) != (row.prefix is None)
+        if batch and (differs or len(batch) == scoring.batch_size or n_spans + len(row.spans) > most_spans):
             yield batch
-            batch, n_spans, number = [], 0, 0
-        for span in spans:
-            span.row = number
-        batch.append((row, spans))
-        n_spans += len(spans)
+            batch, n_spans = [], 0
+        for span in row.spans:
+            span.row = len(batch)
+        batch.append(row)
+        n_spans += len(row.spans)
     if batch:
         yield batch
-
-
-def _spans(
-    row: int,
-    going: Sequence[Trajectory],
-    mask_token_id: int,
-    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None = None,
-    *,
-    walks: bool = True,
-) -> list[Span]:
-    """Copies of blocks for a row; copies that are equal for the model are one. See `merged`."""
-
-    def span(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, Span]:
-        request = trajectory.request
-        tokens = request.context_ids + answer_tokens(request, trajectory.answer_length, masked, mask_token_id)
-        owner = trajectory.index if trajectory.offset > 0 else SHARED
-        made = Span(tokens, len(request.context_ids), of=trajectory, row=row, owner=owner)
-        return (owner, trajectory.start, *tokens), made
-
-    return merged(going, span, corruptions_of, walks=walks)

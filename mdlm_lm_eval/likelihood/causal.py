@@ -15,10 +15,7 @@ from mdlm_lm_eval.model.prefix_store import begin_rows, place_of
 
 
 def score_causally(
-    denoiser: Denoiser,
-    requests: Sequence[LikelihoodRequest],
-    batch_size: int,
-    terms: list[list[Term]] | None = None,
+    denoiser: Denoiser, requests: Sequence[LikelihoodRequest], batch_size: int, terms: list[list[Term]]
 ) -> list[tuple[float, bool]]:
     """Returns (log p(continuation | context) in nats, whether each token is the likeliest) for every request, as HFLM.
 
@@ -58,8 +55,7 @@ def score_causally(
         for index, of_one, greedy in zip(batch, log_probs.split(counts), is_likeliest.split(counts), strict=True):
             if not of_one.isfinite().all():
                 raise NonFiniteLogitsError(index)
-            if terms is not None:
-                terms[index] += [Term(n, 1.0, log_prob) for n, log_prob in enumerate(of_one.tolist())]
+            terms[index] += [Term(n, 1.0, log_prob) for n, log_prob in enumerate(of_one.tolist())]
             scores[index] = (float(of_one.double().sum()), bool(greedy.all()))
     return [scores[index] for index in range(len(requests))]
 

@@ -44,17 +44,6 @@ def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int
     return options.n_masks + options.eos_after
 
 
-def answer_tokens(
-    request: LikelihoodRequest, answer_length: int, masked: Sequence[int], mask_token_id: int
-) -> list[int]:
-    """The continuation with masks at the positions in `masked`, then the extra masks, then `after_ids`."""
-    n_extra = answer_length - len(request.continuation_ids) - len(request.after_ids)
-    answer = [*request.continuation_ids, *[mask_token_id] * n_extra, *request.after_ids]
-    for position in masked:
-        answer[position] = mask_token_id
-    return answer
-
-
 def truncated_tokens(request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> int:
     """How many context tokens are cut off on the left so that the canvas fits into `max_length` tokens.
 

@@ -41,7 +41,7 @@ class Scoring:
     corruptions_of: returns the corruptions of a request, or of its part in a block; None if only trajectories are
         needed.
     totals: log p of every request so far, in nats.
-    terms: the terms of every request's sum; None if they are not needed.
+    terms: the terms of every request's sum.
     """
 
     denoiser: Denoiser
@@ -49,7 +49,7 @@ class Scoring:
     rule: LikelihoodOptions
     corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None
     totals: list[float]
-    terms: list[list[Term]] | None
+    terms: list[list[Term]]
     batch_size: int
 
     @property
@@ -62,14 +62,25 @@ class Scoring:
 class LikelihoodCanvas:
     """A canvas, and the uses of its logits.
 
+    of: a trajectory that it belongs to; those with an equal canvas share it.
     corruptions: the corruptions that it scores, with the trajectories of their requests.
     trajectories: the trajectories that take their next step on it.
     """
 
-    token_ids: list[int]
-    context_length: int
+    token_ids: tuple[int, ...]
+    of: Trajectory
     corruptions: list[tuple[Trajectory, Corruption]] = field(default_factory=list)
     trajectories: list[Trajectory] = field(default_factory=list)
+
+    @property
+    def context_length(self) -> int:
+        """Tokens before the continuation."""
+        return len(self.of.request.context_ids)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for canvases that are equal for the model."""
+        return self.context_length, self.token_ids
 
     def positions(self) -> list[int]:
         """The positions of the continuation whose logits are needed, ascending."""
@@ -79,24 +90,20 @@ class LikelihoodCanvas:
 
 
 def merged(
-    trajectories: Iterable[Trajectory],
-    canvas_of: Callable[[Trajectory, Sequence[int]], tuple[Hashable, C]],
-    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None = None,
-    *,
-    walks: bool = True,
+    scoring: Scoring, trajectories: Iterable[Trajectory], kind: Callable[[tuple[int, ...], Trajectory], C]
 ) -> list[C]:
-    """Canvases of all corruptions and, with `walks`, of the trajectories' next steps; canvases with equal keys are one.
-
-    `canvas_of` returns key and canvas for a trajectory and the masked positions of the continuation.
-    """
+    """Canvases of a `kind` for all corruptions and all next steps of trajectories; those with equal keys are one."""
     canvases: dict[Hashable, C] = {}
+
+    def canvas(trajectory: Trajectory, masked: Sequence[int]) -> C:
+        made = kind(trajectory.canvas(masked, scoring.denoiser.mask_token_id), trajectory)
+        return canvases.setdefault(made.key, made)
+
     for trajectory in trajectories:
-        for corruption in corruptions_of(trajectory.request) if corruptions_of else ():
-            key, canvas = canvas_of(trajectory, corruption.masked)
-            canvases.setdefault(key, canvas).corruptions.append((trajectory, corruption))
-        if walks and trajectory.masked:
-            key, canvas = canvas_of(trajectory, trajectory.masked)
-            canvases.setdefault(key, canvas).trajectories.append(trajectory)
+        for corruption in scoring.corruptions_of(trajectory.request) if scoring.corruptions_of else ():
+            canvas(trajectory, corruption.masked).corruptions.append((trajectory, corruption))
+        if scoring.walks and trajectory.masked:
+            canvas(trajectory, trajectory.masked).trajectories.append(trajectory)
     return list(canvases.values())
 
 
@@ -139,14 +146,11 @@ def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor,
         if math.isnan(log_prob):
             raise NonFiniteLogitsError(index)
         scoring.totals[index] += corruption.weight * log_prob
-        if scoring.terms is not None:
-            offset = trajectory.offset
-            sample = (offset, *corruption.masked)
-            scoring.terms[index].append(Term(offset + position, corruption.weight, log_prob, sample))
-    chosen_from = [list(itertools.islice(values, len(masks))) for _ in range(4)]
+        sample = (trajectory.offset, *corruption.masked)
+        scoring.terms[index].append(Term(trajectory.offset + position, corruption.weight, log_prob, sample))
+    of_masks = [iter(list(itertools.islice(values, len(masks)))) for _ in range(4)]
     for same in alike.values():
-        tokens, confidence, priority, sure_of = (of_all[: len(same[0].masked)] for of_all in chosen_from)
-        chosen_from = [of_all[len(same[0].masked) :] for of_all in chosen_from]
+        tokens, confidence, priority, sure_of = (list(itertools.islice(of, len(same[0].masked))) for of in of_masks)
         if any(math.isnan(value) for value in confidence):
             raise NonFiniteLogitsError(same[0].index)
         for trajectory in same:
@@ -199,7 +203,7 @@ def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg
         n_rows = bucket(n_rows, device)
     n_more = n_rows - len(canvases)
     canvases = [*canvases, *[canvases[-1]] * n_more]
-    rows = [canvas.token_ids + [denoiser.pad_token_id] * (length - len(canvas.token_ids)) for canvas in canvases]
+    rows = [[*canvas.token_ids, *[denoiser.pad_token_id] * (length - len(canvas.token_ids))] for canvas in canvases]
     lengths, contexts = torch.tensor([[len(c.token_ids), c.context_length] for c in canvases])[..., None].unbind(1)
     columns = torch.arange(length)[None]
     flat = [

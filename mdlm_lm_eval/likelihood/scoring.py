@@ -1,7 +1,7 @@
 """Log-likelihoods of many requests, estimated from corruptions, or exact along the decoder's trajectory."""
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,7 +10,7 @@ from mdlm_lm_eval.likelihood.block_causal import score_blocks
 from mdlm_lm_eval.likelihood.causal import score_causally
 from mdlm_lm_eval.likelihood.corruptions import Corruption, chain_corruptions, monte_carlo_corruptions
 from mdlm_lm_eval.likelihood.reads import score_by_reads
-from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks, truncated_tokens
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, chunks, truncated_tokens
 from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Scoring, Term, merged, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -84,6 +84,7 @@ def score(
     fitted = [start.request for start in starts]
     if options.likelihood == "read":
         return score_by_reads(denoiser, fitted, options, batch_size)
+    terms = [[] for _ in requests] if terms is None else terms
     if options.mode != "diffusion":
         return score_causally(denoiser, fitted, batch_size, terms)
 
@@ -109,9 +110,8 @@ def score(
         _walk(scoring, walks, while_greedy=True)
     for end in ends if is_walked else ():
         scoring.totals[end.index] = sum(end.log_probs)
-        if terms is not None:
-            pairs = zip(end.order, end.log_probs, strict=True)
-            terms[end.index] += [Term(position, 1.0, log_prob) for position, log_prob in pairs]
+        pairs = zip(end.order, end.log_probs, strict=True)
+        terms[end.index] += [Term(position, 1.0, log_prob) for position, log_prob in pairs]
     scores = zip(scoring.totals, walks, strict=True)
     return [(total, options.check_greedy and walk.is_greedy) for total, walk in scores]
 
@@ -208,14 +208,10 @@ def _shape(trajectory: Trajectory) -> tuple[int, int, list[int]]:
 
 def _walk(scoring: Scoring, trajectories: Sequence[Trajectory], *, while_greedy: bool = False) -> None:
     """Advances every trajectory to its end, or only as long as it is greedy; equal canvases are run once."""
-
-    def canvas(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, LikelihoodCanvas]:
-        made = _canvas(trajectory, masked, scoring.denoiser.mask_token_id)
-        return (made.context_length, *made.token_ids), made
-
+    scoring = replace(scoring, corruptions_of=None)
     for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
         while going := [one for one in group if one.masked and (one.is_greedy or not while_greedy)]:
-            longest_first = sorted(merged(going, canvas), key=lambda canvas: -len(canvas.token_ids))
+            longest_first = sorted(merged(scoring, going, LikelihoodCanvas), key=lambda canvas: -len(canvas.token_ids))
             for batch in chunks(longest_first, scoring.batch_size):
                 read(scoring, batch)
 
@@ -225,18 +221,6 @@ def _corrupted(scoring: Scoring, trajectories: Sequence[Trajectory]) -> Iterator
 
     With `check_greedy`, trajectories begin on them.
     """
-
-    def canvas(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, LikelihoodCanvas]:
-        made = _canvas(trajectory, masked, scoring.denoiser.mask_token_id)
-        return tuple(made.token_ids[made.context_length :]), made
-
     for _, same_context in itertools.groupby(sorted(trajectories, key=_shape), key=_shape):
         for group in chunks(same_context, _REQUESTS_PER_GROUP):
-            yield from merged(group, canvas, scoring.corruptions_of, walks=scoring.walks)
-
-
-def _canvas(trajectory: Trajectory, masked: Sequence[int], mask_token_id: int) -> LikelihoodCanvas:
-    """The canvas of a trajectory with these positions of the continuation masked."""
-    request = trajectory.request
-    answer = answer_tokens(request, trajectory.answer_length, masked, mask_token_id)
-    return LikelihoodCanvas(request.context_ids + answer, len(request.context_ids))
+            yield from merged(scoring, group, LikelihoodCanvas)

@@ -4,8 +4,8 @@ A row of the batch holds the finished blocks of one context and of the continuat
 a block, each with masks of its own. A span sees itself and the finished blocks before it, and no other span.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -42,35 +42,49 @@ class Column(NamedTuple):
     in_context: bool
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Span(LikelihoodCanvas):
-    """A copy of a block in a `row`. of: the block's trajectory. owner: as in `Column`."""
+    """A copy of a block in a `row`; `of` is the block's trajectory."""
 
-    of: Trajectory
-    row: int
-    owner: int
+    row: int = 0
+
+    @property
+    def owner(self) -> int:
+        """As in `Column`."""
+        return self.of.index if self.of.offset > 0 else SHARED
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for copies that are equal for the model."""
+        return self.owner, self.of.start, self.token_ids
+
+
+@dataclass
+class ContextRow:
+    """The trajectories of blocks of requests with one context, and the finished tokens before them, after a prefix.
+
+    spans: the copies of blocks that the next passes run.
+    """
+
+    prefix: Prefix | None
+    trajectories: list[Trajectory] = field(default_factory=list)
+    finished: list[Column] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
 
 
 class FinishedBlocks:
     """The finished blocks of a batch's rows, with their keys and values after the first pass.
 
-    rows: the columns after `prefixes`, whose keys and values come first in the cache.
     widest: the most columns of spans in one row; 0 if there is a single pass, whose keys and values are not kept.
     """
 
-    def __init__(
-        self,
-        denoiser: Denoiser,
-        rows: Sequence[Sequence[Column]],
-        prefixes: Sequence[Prefix | None],
-        widest: int,
-    ) -> None:
+    def __init__(self, denoiser: Denoiser, rows: Sequence[ContextRow], widest: int) -> None:
         device = denoiser.device
         self.n_more = bucket(len(rows), device) - len(rows)
-        self.denoiser, self.rows = denoiser, [*rows, *[()] * self.n_more]
-        self.length = bucket(max(map(len, rows)), device, least=_LEAST)
+        self.denoiser, self.rows = denoiser, [*(row.finished for row in rows), *[[]] * self.n_more]
+        self.length = bucket(max(map(len, self.rows)), device, least=_LEAST)
         self.widest = bucket(widest, device, least=_LEAST) if widest else 0
-        self.prefixes = [*prefixes, *[None] * self.n_more]
+        self.prefixes = [*(row.prefix for row in rows), *[None] * self.n_more]
         shared = torch.tensor([len(prefix or ()) for prefix in self.prefixes])
         self.n_before = int(shared.max())
         self.shared = to_device(shared, device)[:, None, None]  # [R, 1, 1]

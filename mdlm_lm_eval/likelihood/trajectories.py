@@ -43,6 +43,15 @@ class Trajectory:
     offset: int = 0
     left: tuple[int, int] | None = None
 
+    def canvas(self, masked: Sequence[int], mask_token_id: int) -> tuple[int, ...]:
+        """The context, the continuation with masks at the positions in `masked`, extra masks, and `after_ids`."""
+        request = self.request
+        n_extra = self.answer_length - len(request.continuation_ids) - len(request.after_ids)
+        answer = [*request.continuation_ids, *[mask_token_id] * n_extra, *request.after_ids]
+        for position in masked:
+            answer[position] = mask_token_id
+        return (*request.context_ids, *answer)
+
     def fill(
         self, tokens: Sequence[int], priority: Sequence[float], sure: Sequence[bool], truth: Sequence[float], least: int
     ) -> None:
