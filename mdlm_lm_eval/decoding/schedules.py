@@ -37,7 +37,9 @@ def unmask_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
     if schedule == "dream":
         return _dream_counts(n_masks, _dream_timesteps(steps))
     if schedule == "bd3lm":
-        return _bd3lm_counts(n_masks, steps)
+        times = (torch.arange(steps, -1, -1, dtype=torch.float64) / steps).float()
+        times = 1 - (1 - times)  # not the identity in float32, where exact arithmetic gives other counts
+        return _counts_between(n_masks, times, lambda left, kept: min(left, round(left * (1 - float(kept)))))
     counts: list[int] = []
     left = n_masks
     for step in range(steps - 1):
@@ -59,20 +61,14 @@ def _dream_timesteps(steps: int) -> Tensor:
 
 
 def _dream_counts(n_masks: int, timesteps: Tensor) -> list[int]:
+    return _counts_between(n_masks, timesteps, lambda left, kept: int(left * (1 - kept)))
+
+
+def _counts_between(n_masks: int, timesteps: Tensor, count: Callable[[int, Tensor], int]) -> list[int]:
+    """The masks that each step fills: `count(masks left, t[i+1] / t[i])`, and in the last step all that are left."""
     counts: list[int] = []
     left = n_masks
     for now, then in itertools.pairwise(timesteps[:-1]):
-        counts.append(int(left * (1 - then / now)))
+        counts.append(count(left, then / now))
         left -= counts[-1]
     return [*counts, left]
-
-
-def _bd3lm_counts(n_masks: int, steps: int) -> list[int]:
-    times = (torch.arange(steps, -1, -1, dtype=torch.float64) / steps).float()
-    times = 1 - (1 - times)  # not the identity in float32, where exact arithmetic gives other counts
-    counts: list[int] = []
-    left = n_masks
-    for now, then in itertools.pairwise(times):
-        counts.append(min(left, round(left * (1 - float(then / now)))))
-        left -= counts[-1]
-    return counts
