@@ -5,7 +5,7 @@ after every pass (`tests/test_reference.py`). It has no early exit, no end of th
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -70,20 +70,12 @@ def decode_one(
     return canvases
 
 
-@dataclass
 class _Row:
     """A canvas that is decoded: `tokens` [1, T], of which the last is only padding."""
 
-    denoiser: Denoiser
-    canvas: Canvas
-    options: DecodingOptions
-    proposer: Proposer
-    n_steps: int = 0
-    tokens: Tensor = field(init=False)
-    block_of: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        denoiser, canvas, options = self.denoiser, self.canvas, self.options
+    def __init__(self, denoiser: Denoiser, canvas: Canvas, options: DecodingOptions, proposer: Proposer) -> None:
+        self.denoiser, self.canvas, self.options, self.proposer = denoiser, canvas, options, proposer
+        self.n_steps = 0
         attention = attention_in_effect(denoiser.attention, options)
         self.structure = Structure(attention, options, CACHES.get("none"), shift=denoiser.shift)
         self.blocks, self.needs = blocks_of(canvas, self.structure), self.structure.needs
