@@ -289,7 +289,7 @@ class MDLM(HFLM):
         elif options.block_length is not None:
             numbers["block_length"] = max(canvas.block_lengths)
         if options.guest is not None:
-            takes, asked = signature_of(options)[1], asked_tokens(options, n_masks, canvas.n_returned)
+            takes, asked = signature_of(options), asked_tokens(options, n_masks, canvas.n_returned)
             told = takes.arguments(options, asked, canvas.n_returned)
             numbers = {"masks": takes.length(asked, options), "asked_masks": asked}
             if (own := takes.own_name("steps")) in told:

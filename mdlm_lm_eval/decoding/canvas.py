@@ -34,7 +34,7 @@ class Canvas:
     prefix: "Prefix | None" = None  # tokens that this and other canvases begin with
 
 
-@dataclass(frozen=True)
+@dataclass
 class RowCost:
     """The cost of one row of a batch, which does not depend on other rows.
 

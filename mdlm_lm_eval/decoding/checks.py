@@ -17,7 +17,7 @@ _OF_MODE = {
 def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edits: bool) -> None:
     """Raises OptionError for an option that does not work with this attention, or with a model that does not edit."""
     if options.guest is not None:
-        signature_of(options)[1].check(options)
+        signature_of(options).check(options)
         return
     sampler, cache = options.way, cache_policy(attention, options)
     if sampler.edits and not edits:

@@ -36,7 +36,7 @@ from mdlm_lm_eval.decoding.program import Field, Kind, Numbers, path_of
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
 from mdlm_lm_eval.decoding.run import Run
 from mdlm_lm_eval.decoding.thinking import EndOfThinking
-from mdlm_lm_eval.decoding.trace import Event
+from mdlm_lm_eval.decoding.trace import Event, changes
 from mdlm_lm_eval.decoding.windows import Plan, Window, window_of
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
@@ -449,9 +449,7 @@ class Engine:
         if not self.run.options.trace:
             return
         for index, row in zip(indices, tokens.tolist(), strict=True):
-            built = self.run.canvases[index].token_ids
-            pairs = enumerate(zip(built, row, strict=False))
-            self.events[index] = [Event(0, at, old, new, 0.0) for at, (old, new) in pairs if old != new]
+            self.events[index] = changes(self.run.canvases[index].token_ids, row, itertools.repeat(0.0))
 
     def _add_events(self, look: Look, moved: Moved) -> None:
         """Keeps as events the tokens that a pass changed on each canvas that took part in it."""
@@ -498,6 +496,13 @@ def decode_canvases(
     """
     if not canvases:
         return []
+    completions: dict[int, Completion] = {}
+    indices: Sequence[int] = range(len(canvases))  # of the canvases that are decoded together
+
+    def keep(number: int, completion: Completion) -> None:
+        completions[indices[number]] = completion
+        finished(indices[number], completion)
+
     end_ids = {*eos_ids, *end_of_turn_ids}
     banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
     attention = attention_in_effect(denoiser.attention, options)
@@ -510,11 +515,12 @@ def decode_canvases(
         end_ids=end_ids,
         is_decided=is_decided if options.early_exit else None,
         advance=advance,
-        finished=finished,
+        finished=keep,
         batch_size=batch_size or len(canvases),
     )
     if (row_decoder := row_decoder_for(denoiser, options)) is not None:
-        return row_decoder.decode(work)
+        row_decoder.decode(work)
+        return [completions[index] for index in indices]
     _check_shift(denoiser, options, attention)
     if cache_policy(attention, options).remembers and not denoiser.model.can_generate():
         raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
@@ -524,18 +530,12 @@ def decode_canvases(
     if token_frequencies is not None:
         token_frequencies = token_frequencies.to(denoiser.device)
     labels = to_device(torch.tensor(label_ids), denoiser.device) if label_ids else None
-    completions: dict[int, Completion] = {}
-
-    def keep(number: int, completion: Completion) -> None:
-        completions[indices[number]] = completion
-        finished(indices[number], completion)
-
     of_shapes: dict[object, list[int]] = {}  # canvases that share lanes; with `batch_invariant`, those of one shape
     for index, canvas in enumerate(canvases):
         shape = up_to_positions(len(canvas.token_ids)), canvas.block_lengths
         of_shapes.setdefault(shape if options.batch_invariant else None, []).append(index)
     for indices in of_shapes.values():
-        own = replace(work, canvases=[canvases[index] for index in indices], finished=keep)
+        own = replace(work, canvases=[canvases[index] for index in indices])
         with torch.no_grad(), denoiser.in_fixed_shapes(options.batch_invariant):
             try:
                 Engine(Run(own, thinking, token_frequencies, labels)).decode()

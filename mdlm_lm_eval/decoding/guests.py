@@ -1,7 +1,7 @@
 """Guests: generating functions that are not part of this package, called as their authors call them.
 
     options = DecodingOptions(sampler="generate.py:generate", n_masks=64, steps=32)
-    answer = adapt(*signature_of(options), denoiser, end_ids=[126081])
+    answer = adapt(signature_of(options), denoiser, end_ids=[126081])
     ids = answer([prompt_ids], options, 64, 64, 0)
 
 A function gets the network and the prompts [B, L], and values for its own parameters: the mask token, ends of text, an
@@ -87,7 +87,7 @@ class Signature:
     """
 
     def __init__(self, named: str, foreign: Foreign) -> None:
-        self.named, self.function = named, foreign.thing
+        self.named, self.foreign = named, foreign
         self.config: Any = None
         plain = inspect.unwrap(foreign.thing)
         self.parameters = inspect.signature(plain).parameters
@@ -168,9 +168,9 @@ class Signature:
 
     def call(self, network: Any, ids: "Tensor", mask: "Tensor", arguments: dict[str, Any]) -> Any:
         """The tokens that it returns for prompts [B, L], without other results."""
-        takes_a_dictionary = self.function.__name__ == "block_diffusion_generate"  # SDAR's
+        takes_a_dictionary = self.foreign.thing.__name__ == "block_diffusion_generate"  # SDAR's
         prompts = {"input_ids": ids, "attention_mask": mask} if takes_a_dictionary else ids
-        output = self.function(network, **{self.prompts: prompts}, **arguments)
+        output = self.foreign.thing(network, **{self.prompts: prompts}, **arguments)
         output = getattr(output, "sequences", output)
         return output[0] if isinstance(output, tuple) else output
 
@@ -184,11 +184,10 @@ class Signature:
         return others | {"generation_config": config}
 
 
-def signature_of(options: DecodingOptions) -> tuple[Foreign, Signature]:
-    """The guest that options name, and its signature. Raises OptionError if it cannot be loaded."""
+def signature_of(options: DecodingOptions) -> Signature:
+    """The signature of the guest that options name. Raises OptionError if it cannot be loaded."""
     assert options.guest is not None
-    foreign = load_foreign("sampler", options.guest)
-    return foreign, Signature(options.guest, foreign)
+    return Signature(options.guest, load_foreign("sampler", options.guest))
 
 
 def asked_tokens(options: DecodingOptions, n_slots: int, n_returned: int) -> int:
@@ -198,7 +197,7 @@ def asked_tokens(options: DecodingOptions, n_slots: int, n_returned: int) -> int
     return max(n_returned, options.n_masks) if isinstance(options.n_masks, int) else n_returned
 
 
-def adapt(foreign: Foreign, takes: Signature, denoiser: "Denoiser", *, end_ids: Collection[int]) -> Answer:
+def adapt(takes: Signature, denoiser: "Denoiser", *, end_ids: Collection[int]) -> Answer:
     """Returns the function as `answer(prompts, options, number of tokens, of these returned, seed) -> ids`.
 
     `ids` are the tokens after each prompt, which the caller checks. `answer` raises ValueError if the function returns
@@ -206,7 +205,7 @@ def adapt(foreign: Foreign, takes: Signature, denoiser: "Denoiser", *, end_ids: 
     """
     import torch
 
-    ends = sorted(end_ids)
+    ends, foreign = sorted(end_ids), takes.foreign
     network: Any = Network(denoiser, aligned=getattr(foreign.thing, "aligned", False))
     if foreign.owner is not None and isinstance(denoiser.model, foreign.owner):
         network = denoiser.model

@@ -33,7 +33,7 @@ class Filled(NamedTuple):
     edits: int
 
 
-def changes(before: Sequence[int], after: Sequence[int], confidence: Sequence[float]) -> list[Event]:
+def changes(before: Iterable[int], after: Iterable[int], confidence: Iterable[float]) -> list[Event]:
     """The changes between two states of a part of a canvas, as events with step 0 and with positions in that part."""
     rows = enumerate(zip(before, after, confidence, strict=False))
     return [Event(0, n, old, new, sure) for n, (old, new, sure) in rows if old != new]

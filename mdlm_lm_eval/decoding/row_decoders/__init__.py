@@ -7,7 +7,7 @@ torch before it decodes, so that commands can list the options without it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from mdlm_lm_eval.decoding.canvas import Completion, RowCost, Work
@@ -31,8 +31,8 @@ class RowDecoder(Options, ABC):
         """Whether it decodes for this model with these options."""
 
     @abstractmethod
-    def decode(self, work: Work) -> list[Completion]:
-        """Decodes canvases; see `decode_canvases`."""
+    def decode(self, work: Work) -> None:
+        """Decodes canvases, and calls `work.finished` for each; see `decode_canvases`."""
 
 
 def row_decoder_for(denoiser: "Denoiser", options: DecodingOptions) -> RowDecoder | None:
@@ -136,14 +136,10 @@ class PassByPass(ABC):
         is_bad = (~is_finite & to_device(is_real, device)).any(1).tolist()
         if any(is_bad):
             raise NonFiniteLogitsError(self.first + rows[is_bad.index(True)])
-        for index, window in zip(rows, windows, strict=True):
-            cost = self.costs[index]
-            self.costs[index] = replace(
-                cost,
-                forward_passes=cost.forward_passes + 1,
-                steps=cost.steps + is_step,
-                tokens=cost.tokens + len(window),
-            )
+        for row, window in zip(rows, windows, strict=True):
+            self.costs[row].forward_passes += 1
+            self.costs[row].steps += is_step
+            self.costs[row].tokens += len(window)
         return logits.index_fill_(-1, self.banned_ids, -torch.inf)
 
 
@@ -153,9 +149,8 @@ class BatchDecoder(RowDecoder):
 
     loop: ClassVar[type[PassByPass]]
 
-    def decode(self, work: Work) -> list[Completion]:
+    def decode(self, work: Work) -> None:
         """Decodes canvases; see `decode_canvases`. A batch ends with its last row."""
-        done: dict[int, Completion] = {}
         for first in range(0, len(work.canvases), work.batch_size):
             batch = self.loop(work, first)
             going = list(range(len(batch.canvases)))
@@ -169,9 +164,8 @@ class BatchDecoder(RowDecoder):
                     is_whole = len(written) == batch.canvases[row].n_returned
                     if ends or is_whole or (work.is_decided is not None and work.is_decided(written)):
                         answer = written[: ends[0]] if ends else written
-                        done[first + row] = Completion(answer, batch.costs[row], len(written), tuple(batch.events[row]))
-                        work.finished(first + row, done[first + row])
+                        cost, events = batch.costs[row], tuple(batch.events[row])
+                        work.finished(first + row, Completion(answer, cost, len(written), events))
                         going.remove(row)
                 if going:
                     batch.step(going)
-        return [done[index] for index in range(len(work.canvases))]

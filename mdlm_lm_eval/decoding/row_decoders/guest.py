@@ -26,12 +26,12 @@ class Guest(RowDecoder):
         """Whether the option `sampler` names a function."""
         return options.guest is not None
 
-    def decode(self, work: Work) -> list[Completion]:
+    def decode(self, work: Work) -> None:
         """Decodes canvases; see `decode_canvases`. Raises GuestError, which names the canvas."""
         denoiser, canvases, options = work.denoiser, work.canvases, work.options
-        (foreign, takes), named = signature_of(options), f"sampler={short_name(options.guest or '')}"
-        answer = adapt(foreign, takes, denoiser, end_ids=work.end_ids)
-        size = work.batch_size if getattr(foreign.thing, "batches", False) else 1
+        takes, named = signature_of(options), f"sampler={short_name(options.guest or '')}"
+        answer = adapt(takes, denoiser, end_ids=work.end_ids)
+        size = work.batch_size if getattr(takes.foreign.thing, "batches", False) else 1
         asked = [
             (asked_tokens(options, len(canvas.slots), canvas.n_returned), canvas.n_returned) for canvas in canvases
         ]
@@ -39,8 +39,8 @@ class Guest(RowDecoder):
         blocks: int = work.attention.block_length or getattr(denoiser.model.config, "canvas_length", None) or 1
         surplus = blocks - 1
         mask = denoiser.mask_token_id if denoiser.generate is None else -1  # which is no token
-        completions: list[Completion] = []
-        while (first := len(completions)) < len(canvases):
+        first = 0
+        while first < len(canvases):
             n = next(
                 (n for n in range(1, size) if asked[first : first + n + 1] != asked[first : first + 1] * (n + 1)), size
             )
@@ -58,17 +58,16 @@ class Guest(RowDecoder):
                 except Exception as error:
                     if isinstance(error, RuntimeError) and "out of memory" in str(error):
                         raise  # a smaller batch may do
-                    raise GuestError(first, f"{named} {_said(error, foreign.path)}") from error
+                    raise GuestError(first, f"{named} {_said(error, takes.foreign.path)}") from error
             denoiser.forward_passes += count.passes
             cost = RowCost(count.passes, count.passes, count.positions // len(batch))
             for index, (canvas, ids) in enumerate(zip(batch, rows, strict=True), start=first):
                 written = _checked(ids, canvas.n_returned, length, surplus, mask, work.end_ids)
                 if isinstance(written, str):
                     raise GuestError(index, f"{named} {written}")
-                completions.append(Completion(written, cost, min(len(ids), canvas.n_returned)))
                 work.advance(cost.steps)
-                work.finished(index, completions[-1])
-        return completions
+                work.finished(index, Completion(written, cost, min(len(ids), canvas.n_returned)))
+            first += len(batch)
 
 
 def _checked(

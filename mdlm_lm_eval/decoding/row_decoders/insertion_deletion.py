@@ -7,7 +7,7 @@ hand.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
@@ -88,12 +88,12 @@ class Insertions(PassByPass):
         windows = [self.blocks[n].tokens for n in rows]
         logits = self.run(rows, windows, [self.starts[n] for n in rows], self._own_block, is_step=False)
         for n, of_row in zip(rows, logits, strict=True):
-            block, cost = self.blocks[n], self.costs[n]
+            block = self.blocks[n]
             if block.is_done:
                 self.starts[n] += self.length
                 self.blocks[n] = self._next(n)
             else:
-                self.costs[n] = replace(cost, steps=cost.steps + 1)
+                self.costs[n].steps += 1
                 block.is_done = self._edit(block, of_row, self.randoms[n])
                 self.note(n, self.starts[n], block.events)
 

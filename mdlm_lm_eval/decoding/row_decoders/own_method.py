@@ -24,9 +24,9 @@ class OwnMethod(RowDecoder):
         """Whether the model's family has such a method."""
         return denoiser.generate is not None
 
-    def decode(self, work: Work) -> list[Completion]:
+    def decode(self, work: Work) -> None:
         """Decodes one canvas after the other; `batch_size` is that of the draws of noise."""
-        completions, denoiser = [], work.denoiser
+        denoiser = work.denoiser
         assert denoiser.generate is not None
         for index, canvas in enumerate(work.canvases):
             if denoiser.read is not None and canvas.slots[0] < canvas.prompt_length:  # slots in the text
@@ -45,8 +45,6 @@ class OwnMethod(RowDecoder):
                 completion = Completion(token_ids, RowCost(forward_passes=n_passes, steps=n_passes), n_written)
             work.advance(completion.cost.steps)
             work.finished(index, completion)
-            completions.append(completion)
-        return completions
 
 
 def fill_by_reads(work: Work, canvas: Canvas, index: int) -> Completion:
