@@ -113,26 +113,23 @@ class Graphs:
         forward: Callable[..., Tensor],
         key: Hashable,
         inputs: Mapping[str, Tensor | None],
-        of_model: "Graphs | None" = None,
+        of_model: "Graphs",
         *,
         compiles: bool = False,
     ) -> Tensor:
         """Returns `forward(**inputs)`, which the next pass overwrites.
 
-        `key` stands for everything else that `forward` depends on; with `compiles`, it may compile layers. With a
-        cache, `of_model` are the model's graphs without one, which count how often a shape came with any cache: then a
-        shape is captured when it comes with this cache for the second time. Raises NotCapturableError if a pass cannot
-        be captured, for example because it waits for the device.
+        `key` stands for everything else that `forward` depends on; with `compiles`, it may compile layers. `of_model`
+        are the model's graphs without a cache, which count how often a shape came with any cache: then a shape is
+        captured when it comes with this cache for the second time. Raises NotCapturableError if a pass cannot be
+        captured, for example because it waits for the device.
         """
         tensors = {name: tensor for name, tensor in inputs.items() if tensor is not None}
         key = key, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
         self.seen[key] += 1
-        n_of_model = self.seen[key]
-        if of_model is not None:
+        if of_model is not self:
             of_model.seen[key] += 1
-            n_of_model = of_model.seen[key]
-        is_warm = n_of_model > PASSES_BEFORE and self.seen[key] > 1
-        if not is_warm:
+        if of_model.seen[key] <= PASSES_BEFORE or self.seen[key] == 1:
             return forward(**inputs)
         if key not in self.captured:
             if len(self.captured) == _MOST_CAPTURED:

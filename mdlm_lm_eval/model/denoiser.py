@@ -85,7 +85,9 @@ class Denoiser:
             self.graphs = WeakKeyDictionary()
             self.most_in_graph = most_tokens(model)
         # Without this argument, every pass would keep all keys and values, which nothing reads.
-        self.without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
+        parameters = inspect.signature(model.forward).parameters
+        takes_it = "use_cache" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        self.without_cache = {"use_cache": False} if takes_it else {}
 
     def __repr__(self) -> str:
         settings, length = self.model.config.to_dict(), self.attention.block_length
@@ -316,11 +318,10 @@ class Denoiser:
             return self._states(head, inputs | of_model)
 
         of_model = self.graphs.setdefault(self.model, Graphs())
+        graphs = of_model if cache is None else cache.graphs
         try:
             with torch.cuda.device_of(inputs["input_ids"]):
-                if cache is None:
-                    return of_model.run(forward, n_seen, tensors, compiles=self.compiled)
-                return cache.graphs.run(forward, (n_seen, n_views), tensors, of_model, compiles=self.compiled)
+                return graphs.run(forward, (n_seen, n_views), tensors, of_model, compiles=self.compiled)
         except NotCapturableError as error:
             if self.compiled:
                 raise OptionError(f"compile must be false with {type(self.model).__name__}: {error}") from error
@@ -345,12 +346,6 @@ class Denoiser:
             for hook in hooks:
                 hook.remove()
         return given[0]
-
-
-def _takes(model: nn.Module, argument: str) -> bool:
-    """Whether the model's forward takes a keyword argument of this name."""
-    parameters = inspect.signature(model.forward).parameters
-    return argument in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _may_broadcast_mask(config: Any) -> bool:
