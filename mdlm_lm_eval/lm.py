@@ -15,7 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
-from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, repetitions
 from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
@@ -260,11 +260,9 @@ class MDLM(HFLM):
             logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(sorted(ignored)))
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
-        repetitions: Counter[tuple[Any, ...]] = Counter()
-        for one in generations:
-            key = task_of(one.instance), one.instance.doc_id, one.instance.idx
-            one.repetition = repetitions[key]
-            repetitions[key] += 1
+        asked = [(task_of(one.instance), one.instance.doc_id, one.instance.idx) for one in generations]
+        for one, repetition in zip(generations, repetitions(asked), strict=True):
+            one.repetition = repetition
         warn_of_no_effect(generations)
         self._warn_of_truncation([one.truncated for one in generations])
         job = GenerationJob(self, generations, shows_progress=not disable_tqdm and self.rank == 0)

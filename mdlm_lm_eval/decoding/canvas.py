@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -130,6 +130,16 @@ def seed_of(text: str) -> int:
 def seed_of_request(seed: int, arguments: Sequence[Any], repetition: int = 0) -> int:
     """A seed from a request's content, so that it draws the same numbers in any batch, order and process."""
     return seed_of(f"{repetition} {json.dumps([seed, arguments], sort_keys=True, default=str)}")
+
+
+def repetitions(requests: Iterable[Hashable]) -> list[int]:
+    """For each request, the number of equal ones before it."""
+    seen: Counter[Hashable] = Counter()
+    found = []
+    for request in requests:
+        found.append(seen[request])
+        seen[request] += 1
+    return found
 
 
 def share_steps(steps: int, block_lengths: Sequence[int]) -> list[int]:

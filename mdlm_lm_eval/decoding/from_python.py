@@ -1,7 +1,6 @@
 """Decoding of prompts, as token ids or as texts, for use from Python."""
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from mdlm_lm_eval.decoding.canvas import (
     attention_in_effect,
     build_canvas,
     build_infill_canvas,
+    repetitions,
     seed_of,
 )
 from mdlm_lm_eval.decoding.checks import check_decoding
@@ -153,15 +153,12 @@ def _listed(prompts: Any, tokenizer: PreTrainedTokenizerBase | None) -> list[Any
 
 def _seeds(prompts: Sequence[Any], options: DecodingOptions, given: Sequence[int] | None) -> list[int]:
     """A seed for each prompt. Raises OptionError if `given` are not as many whole numbers."""
-    repetitions = [0] * len(prompts)
     if given is None:
-        counts: Counter[str] = Counter()
-        for n, prompt in enumerate(map(str, prompts)):
-            repetitions[n] = counts[prompt]
-            counts[prompt] += 1
-    elif len(given) != len(prompts) or not all(type(seed) is int for seed in given):
+        rows = zip([options.seed] * len(prompts), repetitions(map(str, prompts)), prompts, strict=True)
+    elif len(given) == len(prompts) and all(type(seed) is int for seed in given):
+        rows = zip(given, [0] * len(prompts), prompts, strict=True)
+    else:
         raise OptionError(f"seeds must be {len(prompts)} whole numbers, one for each prompt, not {given!r}")
-    rows = zip(given or [options.seed] * len(prompts), repetitions, prompts, strict=True)
     return [seed_of(f"{seed} {repetition} {prompt}") for seed, repetition, prompt in rows]
 
 

@@ -1,14 +1,13 @@
 """Requests in general, answered here or by a server: seeds of repetitions, padding copies, and a random order."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lm_eval.api.instance import Instance
 
-from mdlm_lm_eval.decoding.canvas import seed_of, seed_of_request
+from mdlm_lm_eval.decoding.canvas import repetitions, seed_of, seed_of_request
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord
 from mdlm_lm_eval.request_cache import RequestCache
@@ -76,13 +75,10 @@ def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
 
     Equal requests of one document are repetitions (of a task with `repeats`), and each has a different seed.
     """
-    seen: Counter[tuple[int | None, int]] = Counter()
-    found = []
-    for instance, seed in zip(requests, seeds, strict=True):
-        key = instance.doc_id, seed_of_request(seed, instance.args)  # two documents may have the same text
-        found.append(seed_of_request(seed, instance.args, seen[key]))
-        seen[key] += 1
-    return found
+    pairs = list(zip(requests, seeds, strict=True))
+    # Two documents may have the same text.
+    counts = repetitions((instance.doc_id, seed_of_request(seed, instance.args)) for instance, seed in pairs)
+    return [seed_of_request(seed, one.args, count) for (one, seed), count in zip(pairs, counts, strict=True)]
 
 
 def without_padding_copies(requests: Sequence[Instance], world_size: int) -> tuple[list[Instance], list[int]]:
