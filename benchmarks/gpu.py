@@ -166,7 +166,7 @@ def plain_cached(denoiser: Denoiser, prompt: list[int], n_masks: int, block: int
     """`steps` tokens of the first block, one a pass (Fast-dLLM's `generate_with_prefix_cache` and `..._dual_cache`)."""
     canvas = torch.tensor([prompt + [MASK] * n_masks], device=denoiser.device)
     columns, start = torch.arange(canvas.shape[1], device=denoiser.device)[None], len(prompt)
-    cache = CanvasCache(denoiser.model.config.num_hidden_layers, canvas.shape[1])
+    cache = CanvasCache(denoiser.model.config.num_hidden_layers, canvas.shape[1], len(canvas))
     for step in range(steps):
         window = slice(None) if step == 0 else slice(start, start + block if dual else None)
         cache.move_to(columns[:, window], canvas.shape[1])

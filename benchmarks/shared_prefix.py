@@ -78,7 +78,7 @@ def timed(prepare: Callable[[], tuple[Sequence[Prefix | None], Callable[[], obje
     prefixes, run = prepare()
     ready = time.process_time()
     if (prefix := next(iter(prefixes), None)) is not None:
-        begin_rows(CanvasCache(large_model().config.num_hidden_layers, len(prefix), 1), [prefix], n_rows=1)
+        begin_rows(CanvasCache(large_model().config.num_hidden_layers, len(prefix), 1), [prefix])
     stored = time.process_time()
     run()
     return stored - ready, time.process_time() - stored + ready - begin

@@ -103,7 +103,7 @@ class Engine:
         self.cache_ahead: CanvasCache | None = None
         self.lanes.enter(np.arange(size), first, rows, self.paths, is_prompt_run=False)
         n_first = min(size, len(run.canvases))
-        run.begin(self.cache, range(n_first), first[:n_first], size)
+        run.begin(self.cache, range(n_first), first[:n_first])
         self._begin_traces(first, rows.tokens)
         if size > len(run.canvases):
             self._leave(np.arange(len(run.canvases), size))
@@ -163,7 +163,7 @@ class Engine:
         else:
             rows = self.run.rows(indices)
             on_device = rows.to(self.device)
-            self.run.begin(self.cache, taken.tolist(), indices, len(self.state.at))
+            self.run.begin(self.cache, taken.tolist(), indices)
         self.lanes.enter(taken, indices, rows, self.paths, is_prompt_run=is_prompt_run)
         self._begin_traces(indices, rows.tokens)
         self.state.put(lanes, on_device)
@@ -184,7 +184,7 @@ class Engine:
         if self.cache_ahead is None or len(self.ahead.at) != n_rows:
             self.cache_ahead = run.new_cache(n_rows)
         self.ahead = run.rows(with_prompt)
-        run.begin(self.cache_ahead, range(n_rows), with_prompt, n_rows)
+        run.begin(self.cache_ahead, range(n_rows), with_prompt)
         record, going = self.ahead.records[:, 0].numpy(), np.arange(n_rows)
         width, n_seen = self._shape(record, record[:, Field.LIMIT], is_wide=True)
         plan = Plan(going, going, None, width, n_seen, True, True, self.cache_ahead, None)
@@ -208,8 +208,7 @@ class Engine:
         if self.memory.history is not None:
             self.memory.history.keep(rows)
         for number, look in enumerate(self.looks):
-            places = kept if look.places is None else look.places[kept]
-            self.looks[number] = look._replace(places=places, takes_part=look.takes_part[kept])
+            self.looks[number] = look._replace(places=look.places[kept], takes_part=look.takes_part[kept])
 
     # Passes
 
@@ -315,8 +314,8 @@ class Engine:
         tokens, at = now.tokens.gather(1, now.shown).view(torch.int32), now.at[:, None].view(torch.int32)
         total = at[:, :1]
         if self.run.n_slots > self.run.n_shown:  # a sum that changes with tokens that are not shown
-            places = iota(now.tokens.shape[1], self.device)
-            total = (now.tokens * places).sum(1, keepdim=True, dtype=torch.int32)
+            columns = iota(now.tokens.shape[1], self.device)
+            total = (now.tokens * columns).sum(1, keepdim=True, dtype=torch.int32)
         sent = torch.cat([tokens, at, total, best], 1).view(torch.int64)  # [R, N + 2]
         changes = None
         if before is not None:
@@ -327,10 +326,12 @@ class Engine:
             first = None if first is None else _to_host(first)
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(self.device))  # of this device, not of the process's current one
-        takes_part = self.lanes.owners >= 0
+        places, takes_part = np.arange(len(self.lanes.owners)), self.lanes.owners >= 0
         if plan.is_wide:
-            takes_part &= np.isin(np.arange(len(takes_part)), plan.going)
-        self.looks.append(Look(self.n_passes, plan.is_wide, plan.views, sent, changes, first, event, None, takes_part))
+            takes_part &= np.isin(places, plan.going)
+        self.looks.append(
+            Look(self.n_passes, plan.is_wide, plan.views, sent, changes, first, event, places, takes_part)
+        )
 
     # The host's look at them
 
@@ -346,7 +347,7 @@ class Engine:
         self.last_seen = look.number
         if look.event is not None:
             look.event.synchronize()
-        numbers = look.numbers()  # [R, N + 2]
+        numbers = look.sent.numpy()[look.places]  # [R, N + 2]
         bits = numbers.view(np.int32)
         moved = lanes.move(look, numbers[:, -2], bits[:, :-1])
         is_bad = moved.ran & np.isnan(bits.view(np.float32)[:, -1])
@@ -432,7 +433,7 @@ class Engine:
         is_written = (numbers != self.run.denoiser.mask_token_id) & ~lanes.beyond_answer[lane]
         first = None
         if look.first is not None:
-            token, label, entropy = look.first[look.row_of(lane)].tolist()
+            token, label, entropy = look.first[look.places[lane]].tolist()
             first = FirstToken(int(token), int(label), entropy)
         return Completion(
             token_ids=answer[:n],
@@ -456,7 +457,7 @@ class Engine:
         assert look.changes is not None
         before, after, bits = look.changes.numpy()
         for lane in np.flatnonzero(moved.ran).tolist():
-            row = look.row_of(lane)
+            row = look.places[lane]
             index, step = int(self.lanes.owners[lane]), int(self.lanes.costs[lane, 0])
             confidence = bits[row].view(np.float32)
             for at in np.flatnonzero(before[row] != after[row]).tolist():
@@ -503,16 +504,14 @@ def decode_canvases(
         completions[indices[number]] = completion
         finished(indices[number], completion)
 
-    end_ids = {*eos_ids, *end_of_turn_ids}
-    banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
     attention = attention_in_effect(denoiser.attention, options)
     work = Work(
         denoiser,
         canvases,
         options,
         attention,
-        banned_ids=banned,
-        end_ids=end_ids,
+        banned_ids={denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())},
+        end_ids={*eos_ids, *end_of_turn_ids},
         is_decided=is_decided if options.early_exit else None,
         advance=advance,
         finished=keep,

@@ -22,7 +22,7 @@ class Look(NamedTuple):
         places, which changes with tokens that the host does not look at.
     changes: with a trace, [3, R, T], tokens before and after the pass, and the bits of `Rows.confidence`.
     first: with labels, [R, 3], the numbers of `FirstToken`.
-    places: each present lane's row in `sent`; None if no lane was dropped since.
+    places: [R], the row in `sent` of each lane that is still there.
     takes_part: [R] bool, whether a lane still holds its row, and the pass was planned to run it.
     """
 
@@ -33,17 +33,8 @@ class Look(NamedTuple):
     changes: Tensor | None
     first: Tensor | None
     event: Any
-    places: Numbers | None
+    places: Numbers
     takes_part: Numbers
-
-    def row_of(self, lane: int) -> int:
-        """A present lane's row in `sent`."""
-        return lane if self.places is None else int(self.places[lane])
-
-    def numbers(self) -> Numbers:
-        """`sent` [R, N + 2] for the present lanes."""
-        sent = self.sent.numpy()
-        return sent if self.places is None else sent[self.places]
 
 
 class Moved(NamedTuple):
@@ -87,7 +78,6 @@ class Lanes:
     @classmethod
     def empty(cls, n: int, run: Run, longest_path: int) -> Self:
         """`n` lanes that hold no canvas."""
-        tables = np.tile(OVER, (n, run.n_records + 1, 1))
         seen = n, run.n_shown + 2
         return cls(
             owners=np.full(n, -1),
@@ -101,7 +91,7 @@ class Lanes:
             n_returned=np.zeros(n, int),
             beyond_answer=np.ones(seen, bool),
             shown_blocks=np.full(seen, -2),
-            tables=tables,
+            tables=np.tile(OVER, (n, run.n_records + 1, 1)),
             paths=np.full((n, longest_path + 1, 2), -1),
         )
 

@@ -90,9 +90,10 @@ def program_of(blocks: Sequence[Block], length: int, structure: Structure) -> Pr
         is_last = number + 1 == len(blocks) or runs_later
         passes = _passes_over(block, structure, is_last=is_last)
         first = len(records)
-        successors = _successors(passes, first, structure, is_last=is_last)
+        after = -1 if is_last else first + len(passes)
+        store = first + len(passes) - 1 if passes[-1].kind is Kind.STORE else after
+        successors = _successors(passes, first, store, after, structure)
         if structure.fills_next and number > 0 and block.slots == (block.start,):
-            store = first + len(passes) - 1 if passes[-1].kind is Kind.STORE else _after(first, passes, is_last)
             for successor in (Field.DONE, Field.WIDE_DONE):
                 if records[-1][successor] == first:
                     records[-1][successor] = store
@@ -139,17 +140,13 @@ def _passes_over(block: Block, structure: Structure, *, is_last: bool) -> list[_
     return passes
 
 
-def _after(first: int, passes: Sequence[_Pass], is_last: bool) -> int:
-    """The record that follows a block's passes."""
-    return -1 if is_last else first + len(passes)
-
-
 def _successors(
-    passes: Sequence[_Pass], first: int, structure: Structure, *, is_last: bool
+    passes: Sequence[_Pass], first: int, store: int, after: int, structure: Structure
 ) -> list[tuple[int, int, int]]:
-    """The fields STAY, DONE and WIDE_DONE of each pass over a block whose records begin at `first`."""
-    after = _after(first, passes, is_last)
-    store = first + len(passes) - 1 if passes[-1].kind is Kind.STORE else after
+    """The fields STAY, DONE and WIDE_DONE of each pass over a block.
+
+    Its records begin at `first`. `store` is the one that stores it, or else `after`, the one of the next block.
+    """
     n_fills = sum(each.kind is Kind.FILL for each in passes)
     n_edits = sum(each.kind is Kind.EDIT for each in passes)
     found: list[tuple[int, int, int]] = []

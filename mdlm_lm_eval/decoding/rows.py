@@ -105,11 +105,8 @@ def rows_of(run: "Run", indices: Sequence[int]) -> Rows:
     """The rows of canvases and their programs as they begin, on the host. Each canvas's seed draws its random order."""
     options, n, of_columns = run.options, len(indices), (len(indices), run.n_columns)
     tokens, slot_number = np.full(of_columns, run.denoiser.pad_token_id), np.full(of_columns, -1)
-    block_of, shown, facts = (
-        np.full(of_columns, -2),
-        np.full((n, run.n_shown), run.n_columns - 1),
-        np.zeros((n, 4), int),
-    )
+    block_of, shown = np.full(of_columns, -2), np.full((n, run.n_shown), run.n_columns - 1)
+    facts = np.zeros((n, 4), int)
     records = np.tile(OVER, (n, run.n_records + 1, 1))
     prompt = np.zeros(of_columns, bool) if options.cfg_scale > 0.0 else None
     random_numbers = torch.zeros(of_columns) if run.is_random else None

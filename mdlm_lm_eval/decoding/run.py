@@ -117,10 +117,10 @@ class Run(Structure):
         n_rows = 2 * n_rows if self.options.cfg_scale > 0.0 else n_rows
         return CanvasCache(self.denoiser.model.config.num_hidden_layers, self.n_columns, n_rows)
 
-    def begin(self, cache: CanvasCache | None, rows: Sequence[int], indices: Sequence[int], n_rows: int) -> None:
-        """Copies the shared prefixes of canvases into the rows of a cache of `n_rows` that they take."""
+    def begin(self, cache: CanvasCache | None, rows: Sequence[int], indices: Sequence[int]) -> None:
+        """Copies the shared prefixes of canvases into the rows of a cache that they take."""
         if cache is not None and self.shares:
-            begin_rows(cache, [self.canvases[index].prefix for index in indices], rows, n_rows=n_rows)
+            begin_rows(cache, [self.canvases[index].prefix for index in indices], rows)
 
     def n_shared(self, index: int) -> int:
         """The number of a canvas's positions, guidance's included, that are copied from a shared prefix."""

@@ -36,7 +36,7 @@ def score_causally(
         cache: CanvasCache | None = None
         if shared.any():
             cache = CanvasCache(denoiser.model.config.num_hidden_layers, longest + 1, len(batch))
-            begin_rows(cache, prefixes, n_rows=len(batch))
+            begin_rows(cache, prefixes)
         counts = [len(requests[index].continuation_ids) for index in batch]
         ends = lengths - shared + torch.arange(len(batch)) * width
         scored = torch.cat([torch.arange(int(end) - n, int(end)) for end, n in zip(ends, counts, strict=True)])  # [N]

@@ -89,11 +89,11 @@ class FinishedBlocks:
         self.n_before = int(shared.max())
         self.shared = to_device(shared, device)[:, None, None]  # [R, 1, 1]
         self.cache: CanvasCache | None = None
-        self.is_remembered = False
 
     def logits(self, spans: Sequence[Span], cfg_scale: float) -> Tensor:
         """Logits [N, V] at the spans' positions, span by span, from one forward pass."""
         n_rows, guided = len(self.rows), 2 if cfg_scale > 0.0 else 1
+        first = 0 if self.cache is None else self.length  # column of these that the pass runs
         pad = Column(self.denoiser.pad_token_id, 0, 0, SHARED, _PADDING, False)
         of_spans: list[list[Column]] = [[] for _ in self.rows]
         rows: list[int] = []  # [N], the row of each output
@@ -119,22 +119,20 @@ class FinishedBlocks:
         if self.cache is None and (self.widest or self.n_before):
             most = self.n_before + self.length + max(width, self.widest)
             self.cache = CanvasCache(self.denoiser.model.config.num_hidden_layers, most, guided * n_rows)
-            begin_rows(self.cache, self.prefixes, n_rows=n_rows)
+            begin_rows(self.cache, self.prefixes)
         self.denoiser.canvas_count -= self.n_more * guided
         finished = [[*row, *[pad] * (self.length - len(row))] for row in self.rows]
         table = [
             [*row, *columns, *[pad] * (width - len(columns))] for row, columns in zip(finished, of_spans, strict=True)
         ]
         keys = to_device(torch.tensor(table), self.denoiser.device)  # [R, T + W, 6]
-        start = self.length if self.is_remembered else 0
-        queries = keys[:, start:]
-        self.is_remembered = self.cache is not None
-        at = torch.tensor(rows) * queries.shape[1] + torch.tensor(outputs) + (self.length - start)
+        queries = keys[:, first:]
+        at = torch.tensor(rows) * queries.shape[1] + torch.tensor(outputs) + (self.length - first)
         sees, n_seen = _sees(queries, keys), self.n_before + keys.shape[1]
         if self.n_before:
             is_shared = torch.arange(self.n_before, device=keys.device) < self.shared  # [R, 1, P]
             sees = torch.cat([is_shared.expand(-1, queries.shape[1], -1), sees], 2)
-        columns_run = torch.arange(self.n_before + start, n_seen, device=keys.device).expand(len(keys), -1)
+        columns_run = torch.arange(self.n_before + first, n_seen, device=keys.device).expand(len(keys), -1)
         return self.denoiser.window_logits(
             queries[..., 0],
             columns_run,

@@ -32,14 +32,13 @@ class CanvasLayer(CacheLayerMixin):
     runs: rows may be at different columns, and nothing else is copied.
     """
 
-    def __init__(self, width: int, n_rows: int | None, now: NextPass) -> None:
+    def __init__(self, width: int, n_rows: int, now: NextPass) -> None:
         super().__init__()
         self.n_rows, self.width, self.now = n_rows, width, now
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Fills the cache with zeros: columns that have not run yet are masked, and masked numbers must be finite."""
-        batch, heads, _, size = key_states.shape
-        self.n_rows = self.n_rows or batch
+        _, heads, _, size = key_states.shape
         self.keys = key_states.new_zeros(self.n_rows, heads, self.width, size)
         self.values = value_states.new_zeros(self.n_rows, heads, self.width, value_states.shape[-1])
         self.is_initialized = True
@@ -91,32 +90,31 @@ class CanvasLayer(CacheLayerMixin):
 
 
 class CanvasCache(Cache):
-    """Keys and values of canvases of at most `width` columns, for each of a model's layers.
+    """Keys and values of `n_rows` canvases of at most `width` columns, for each of a model's layers.
 
-    It holds `n_rows` canvases, by default as many as the first pass runs. `graphs` are CUDA graphs of passes with it.
+    `graphs` are CUDA graphs of passes with it.
     """
 
-    def __init__(self, n_layers: int, width: int, n_rows: int | None = None) -> None:
+    def __init__(self, n_layers: int, width: int, n_rows: int) -> None:
         self.now = NextPass(torch.empty(0, 0, dtype=torch.long), 0, None)
         self.canvas_layers = [CanvasLayer(width, n_rows, self.now) for _ in range(n_layers)]
         self.graphs = Graphs()
         super().__init__(layers=list(self.canvas_layers))
 
+    @property
+    def n_rows(self) -> int:
+        """The number of canvases."""
+        return self.canvas_layers[0].n_rows
+
     def move_to(self, columns: Tensor, n_seen: int | None, rows: Tensor | None = None, n_views: int = 1) -> None:
         """Prepares the next pass; see `NextPass`."""
         self.now.columns, self.now.n_seen, self.now.rows, self.now.n_views = columns, n_seen, rows, n_views
 
-    def take(self, rows: Tensor, other: "CanvasCache", others: Tensor) -> None:
-        """Overwrites `rows` [B] with rows `others` [B] of another cache."""
+    def take(self, rows: Tensor, other: "CanvasCache", others: Tensor | slice) -> None:
+        """Overwrites `rows` [B] with rows `others`, or one for all, of a cache that has run and may be narrower."""
         for layer, its in zip(self.canvas_layers, other.canvas_layers, strict=True):
-            at, of = rows.to(layer.keys.device), others.to(layer.keys.device)
-            layer.keys.index_copy_(0, at, its.keys[of])
-            layer.values.index_copy_(0, at, its.values[of])
-
-    def begin(self, rows: Tensor, other: "CanvasCache", row: int) -> None:
-        """Overwrites the first columns of `rows` [B] with one row of a narrower cache, which has run."""
-        for layer, its in zip(self.canvas_layers, other.canvas_layers, strict=True):
-            keys, values = its.keys[row : row + 1], its.values[row : row + 1]
+            of = others if isinstance(others, slice) else others.to(its.keys.device)
+            keys, values = its.keys[of], its.values[of]
             if not layer.is_initialized:
                 layer.lazy_initialization(keys, values)
             at = rows.to(keys.device)

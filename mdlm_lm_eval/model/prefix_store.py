@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from mdlm_lm_eval.model.attention import AttentionPattern
-from mdlm_lm_eval.model.devices import to_device
+from mdlm_lm_eval.model.devices import iota, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 
 if TYPE_CHECKING:
@@ -99,15 +99,13 @@ def most_held(prefixes: Sequence[Prefix | None]) -> int:
     return max((sum(map(len, prefix.path())) for prefix in set(prefixes) if prefix is not None), default=0)
 
 
-def begin_rows(
-    cache: CanvasCache, prefixes: Sequence[Prefix | None], rows: Sequence[int] | None = None, *, n_rows: int
-) -> None:
-    """Copies prefixes into rows of a cache of `n_rows`, by default into the first ones."""
+def begin_rows(cache: CanvasCache, prefixes: Sequence[Prefix | None], rows: Sequence[int] | None = None) -> None:
+    """Copies prefixes into rows of a cache, by default into the first ones."""
     rows = range(len(prefixes)) if rows is None else rows
     pairs = zip(prefixes, rows, strict=True)
     for prefix, of_prefix in itertools.groupby(pairs, key=lambda pair: pair[0]):
         if prefix is not None:
-            prefix.store.copy(prefix, cache, [row for _, row in of_prefix], n_rows)
+            prefix.store.copy(prefix, cache, [row for _, row in of_prefix])
 
 
 class PrefixStore:
@@ -131,8 +129,8 @@ class PrefixStore:
         self._n_positions = self._n_passes = self._n_copied = 0
         return found
 
-    def copy(self, prefix: Prefix, cache: CanvasCache, rows: Sequence[int], n_rows: int) -> None:
-        """Copies a prefix into rows of a cache, and into their unconditional rows, which are `n_rows` further down.
+    def copy(self, prefix: Prefix, cache: CanvasCache, rows: Sequence[int]) -> None:
+        """Copies a prefix into rows of a cache, and into their unconditional rows in its second half.
 
         It is run unless it is stored. Stored prefixes that are no part of it are dropped.
         """
@@ -143,8 +141,8 @@ class PrefixStore:
                 self._held[each] = self._run(each)
         self._n_copied += self.n_rows * len(rows) * len(prefix)
         for n in range(self.n_rows):
-            at = torch.tensor([row + n * n_rows for row in rows])
-            cache.begin(to_device(at, self.denoiser.device), self._held[prefix], n)
+            at = torch.tensor([row + n * cache.n_rows // self.n_rows for row in rows])
+            cache.take(to_device(at, self.denoiser.device), self._held[prefix], slice(n, n + 1))
 
     @torch.no_grad()
     def _run(self, prefix: Prefix) -> CanvasCache:
@@ -153,9 +151,8 @@ class PrefixStore:
         device, n_canvases = denoiser.device, denoiser.canvas_count
         cache = CanvasCache(denoiser.model.config.num_hidden_layers, length, self.n_rows)
         if prefix.parent is not None:
-            known, its = len(prefix.parent), self._held[prefix.parent]
-            for n in range(self.n_rows):
-                cache.begin(to_device(torch.tensor([n]), device), its, n)
+            known = len(prefix.parent)
+            cache.take(iota(self.n_rows, device), self._held[prefix.parent], slice(None))
         step = self.attention.shared_step or length
         part = -(-MOST_RUN // step) * step
         ends = list(range(length, known, -part))[::-1]

@@ -68,7 +68,7 @@ class PassByPass(ABC):
         longest = max(len(canvas.token_ids) for canvas in canvases)
         self.width = (-(-longest // length) + 1) * length  # a block may reach beyond the canvas
         self.cache = CanvasCache(work.denoiser.model.config.num_hidden_layers, self.width + 1, len(canvases))
-        begin_rows(self.cache, [canvas.prefix for canvas in canvases], n_rows=len(canvases))
+        begin_rows(self.cache, [canvas.prefix for canvas in canvases])
         self.begin()
 
     @abstractmethod

@@ -1,5 +1,6 @@
 """Decoding by guests (`sampler=FILE.py:FUNCTION`): row by row, with checked answers and counted passes."""
 
+import itertools
 import traceback
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -41,10 +42,8 @@ class Guest(RowDecoder):
         mask = denoiser.mask_token_id if denoiser.generate is None else -1  # which is no token
         first = 0
         while first < len(canvases):
-            n = next(
-                (n for n in range(1, size) if asked[first : first + n + 1] != asked[first : first + 1] * (n + 1)), size
-            )
-            batch = canvases[first : first + n]
+            alike = itertools.takewhile(asked[first].__eq__, asked[first : first + size])
+            batch = canvases[first : first + len(list(alike))]
             length = takes.length(asked[first][0], options)
             most = getattr(denoiser.model.config, "max_position_embeddings", None)
             for index, canvas in enumerate(batch, start=first):

@@ -26,10 +26,7 @@ class Speculation(PassByPass):
     def begin(self) -> None:
         """Runs the prompts, and writes each row's first token."""
         self.starts = [canvas.prompt_length for canvas in self.canvases]
-        prompts = [
-            canvas.token_ids[shared : canvas.prompt_length]
-            for canvas, shared in zip(self.canvases, self.shared, strict=True)
-        ]
+        prompts = [canvas.token_ids[len(canvas.prefix or ()) : canvas.prompt_length] for canvas in self.canvases]
         logits = self.run(
             range(len(prompts)), prompts, self.shared, lambda columns: columns, is_step=False, last_only=True
         )
