@@ -271,7 +271,9 @@ class Workloads:
 
         def ours() -> list[Any]:
             size = self.arguments.batch_size
-            return [ll for ll, _ in score(self.denoiser, requests, options, batch_size=size, max_length=max_length)]
+            return [
+                one.total for one in score(self.denoiser, requests, options, batch_size=size, max_length=max_length)
+            ]
 
         return plain, ours
 

@@ -386,7 +386,7 @@ class MDLM(HFLM):
             scorings.append(Scoring(instance, windows, truncated))
         self._warn_of_truncation([tokens for one in scorings for tokens in one.truncated])
         shows_progress = not disable_tqdm and self.rank == 0
-        results = LikelihoodJob(self, request_type, scorings, options, shows_progress=shows_progress).run()
+        results = LikelihoodJob(self, request_type, scorings, shows_progress=shows_progress).run()
         return [results[n] for n in answered_by]
 
     # Batches, processes and records

@@ -64,7 +64,9 @@ def test_reference_estimate_from_given_corruptions() -> None:
         masked = tuple((noisy[n_prompt:] == 159).nonzero()[:, 0].tolist())
         corruptions.append(Corruption(masked, masked, 1 / (p_mask * samples)))
     request, how = LikelihoodRequest(sequence[:n_prompt], sequence[n_prompt:]), {"batch_size": 3, "max_length": 64}
-    [(estimate, _)] = score(load("llada"), [request], LikelihoodOptions(), corruptions_of=lambda *_: corruptions, **how)
+    [(estimate, *_)] = score(
+        load("llada"), [request], LikelihoodOptions(), corruptions_of=lambda *_: corruptions, **how
+    )
     assert -estimate == pytest.approx(golden["likelihood.nll"].item(), abs=1e-4)
 
 

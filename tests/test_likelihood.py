@@ -13,7 +13,6 @@ import torch
 from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.likelihood.corruptions import monte_carlo_corruptions, standard_error
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
-from mdlm_lm_eval.likelihood.scored_passes import Term
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
@@ -60,7 +59,7 @@ def random_ids(length: int, seed: int) -> list[int]:
 
 def log_likelihoods(denoiser, requests, batch_size=16, max_length=128, **options) -> list[float]:
     results = score(denoiser, requests, LikelihoodOptions(**options), batch_size=batch_size, max_length=max_length)
-    return [log_likelihood for log_likelihood, _ in results]
+    return [one.total for one in results]
 
 
 @pytest.mark.parametrize("mc_num", [1, 3, 6, 14])
@@ -110,8 +109,8 @@ def test_batch_size_order_and_neighbours_change_nothing(denoiser, likelihood):
     backwards = score(denoiser, requests[::-1], options, batch_size=3, max_length=128)[::-1]
     alone = [score(denoiser, [request], options, batch_size=1, max_length=128)[0] for request in requests]
     for results in (backwards, alone):
-        assert [flag for _, flag in results] == [flag for _, flag in together]
-        assert [value for value, _ in results] == pytest.approx([value for value, _ in together], abs=1e-4)
+        assert [one.is_greedy for one in results] == [one.is_greedy for one in together]
+        assert [one.total for one in results] == pytest.approx([one.total for one in together], abs=1e-4)
 
 
 def greedy_by_definition(denoiser: Denoiser, context: list[int], n: int, extra: int) -> list[int]:
@@ -139,7 +138,7 @@ def test_greedy_flag_is_confidence_order_decoding(denoiser, likelihood, extra):
         batch_size=8,
         max_length=128,
     )
-    assert [flag for _, flag in results] == [True] + [False] * 5
+    assert [one.is_greedy for one in results] == [True] + [False] * 5
 
 
 def test_greedy_check_can_be_left_out(denoiser):
@@ -148,8 +147,8 @@ def test_greedy_check_can_be_left_out(denoiser):
     checked = score(denoiser, [request], LikelihoodOptions(), batch_size=4, max_length=128)
     rows_checked, denoiser.canvas_count = denoiser.canvas_count, 0
     unchecked = score(denoiser, [request], LikelihoodOptions(check_greedy=False), batch_size=4, max_length=128)
-    assert checked[0][1]
-    assert not unchecked[0][1]
+    assert checked[0].is_greedy
+    assert not unchecked[0].is_greedy
     assert checked[0][0] == pytest.approx(unchecked[0][0], abs=1e-4)
     assert denoiser.canvas_count == 7 < rows_checked
 
@@ -237,14 +236,13 @@ def test_golden_trajectories(llada: Any, policy: str, tokens_per_step: int, dist
             and (result["tokens_per_step"], result["distribution"]) == (tokens_per_step, distribution)
         )
         passes = denoiser.forward_passes
-        terms: list[list[Term]] = [[]]
-        [answer] = score(denoiser, [request], options, batch_size=1, max_length=64, terms=terms)
-        assert answer == (pytest.approx(expected["loglikelihood"], abs=1e-4), expected["is_greedy"])
-        order = [term.position for term in terms[0]]
+        [answer] = score(denoiser, [request], options, batch_size=1, max_length=64)
+        assert answer[:2] == (pytest.approx(expected["loglikelihood"], abs=1e-4), expected["is_greedy"])
+        order = [term.position for term in answer.terms]
         key = f"pair.{pair}.{policy}.{tokens_per_step}.{distribution}"
         assert order == golden[f"{key}.order"].tolist()
         log_probs = golden[f"{key}.logprobs"][order].tolist()
-        assert [term.log_prob for term in terms[0]] == pytest.approx(log_probs, abs=1e-4)
+        assert [term.log_prob for term in answer.terms] == pytest.approx(log_probs, abs=1e-4)
         assert denoiser.forward_passes - passes == expected["forward_passes"]
 
 
@@ -258,8 +256,8 @@ def test_probabilities_of_all_strings_sum_to_one(policy: str, tokens_per_step: i
         likelihood="duel", unmasking=policy, tokens_per_step=tokens_per_step, confidence_threshold=threshold
     )
     answers = score(denoiser, strings, options, batch_size=256, max_length=64)
-    assert sum(math.exp(log_likelihood) for log_likelihood, _ in answers) == pytest.approx(1.0, abs=1e-5)
-    assert sum(is_greedy for _, is_greedy in answers) == 1
+    assert sum(math.exp(one.total) for one in answers) == pytest.approx(1.0, abs=1e-5)
+    assert sum(one.is_greedy for one in answers) == 1
     # One canvas to begin with, and never more of them than there are ways to fill what is filled.
     steps = math.ceil(4 / tokens_per_step)
     assert denoiser.canvas_count <= sum(TOKENS ** min(4, step * tokens_per_step) for step in range(steps)) + 4**3 * (
@@ -273,8 +271,8 @@ def test_a_threshold_fills_what_it_fills_in_decoding(policy: str) -> None:
     (answer,) = decode(denoiser, [[1, 3]], DecodingOptions(n_masks=8, **rule))
     n_passes, denoiser.forward_passes = denoiser.forward_passes, 0
     request, options = LikelihoodRequest([1, 3], answer), LikelihoodOptions(likelihood="duel", **rule)
-    [(_, is_greedy)] = score(denoiser, [request], options, batch_size=1, max_length=64)
-    assert is_greedy
+    [found] = score(denoiser, [request], options, batch_size=1, max_length=64)
+    assert found.is_greedy
     assert denoiser.forward_passes == n_passes < 8
 
 
@@ -292,8 +290,8 @@ def test_batches_change_nothing_and_choices_share_a_pass(policy: str) -> None:
         together = score(denoiser, requests, options, batch_size=5, max_length=64)
         rows_together, denoiser.canvas_count = denoiser.canvas_count, 0
         alone = [score(denoiser, [request], options, batch_size=1, max_length=64)[0] for request in requests]
-        assert [ll for ll, _ in together] == pytest.approx([ll for ll, _ in alone], abs=1e-4)
-        assert [flag for _, flag in together] == [flag for _, flag in alone]
+        assert [one.total for one in together] == pytest.approx([one.total for one in alone], abs=1e-4)
+        assert [one.is_greedy for one in together] == [one.is_greedy for one in alone]
         assert rows_together < denoiser.canvas_count == sum(len(request.continuation_ids) for request in requests)
 
 

@@ -13,7 +13,6 @@ from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
-from mdlm_lm_eval.likelihood.scored_passes import Term
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
@@ -124,7 +123,7 @@ class ByDefinition:
 
 def log_likelihoods(denoiser: Denoiser, asked: list[LikelihoodRequest], batch_size: int, **options: Any) -> list[float]:
     answers = score(denoiser, asked, LikelihoodOptions(**options), batch_size=batch_size, max_length=MAX_LENGTH)
-    return [log_likelihood for log_likelihood, _ in answers]
+    return [one.total for one in answers]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -145,13 +144,12 @@ def test_trajectories_are_decoding_block_by_block(model: Any, pattern: tuple[Any
     expected = [ByDefinition(model, *pattern, request).trajectory() for request in asked]
     for batch_size in (1, 8):
         options = LikelihoodOptions(likelihood="duel")
-        terms: list[list[Term]] = [[] for _ in asked]
-        answers = score(denoiser, asked, options, batch_size=batch_size, max_length=MAX_LENGTH, terms=terms)
-        assert [[term.position for term in of_one] for of_one in terms] == [order for order, _, _ in expected]
-        assert [log_likelihood for log_likelihood, _ in answers] == pytest.approx(
+        answers = score(denoiser, asked, options, batch_size=batch_size, max_length=MAX_LENGTH)
+        assert [[term.position for term in one.terms] for one in answers] == [order for order, _, _ in expected]
+        assert [one.total for one in answers] == pytest.approx(
             [log_likelihood for _, log_likelihood, _ in expected], abs=1e-4
         )
-        assert [is_greedy for _, is_greedy in answers] == [is_greedy for _, _, is_greedy in expected]
+        assert [one.is_greedy for one in answers] == [is_greedy for _, _, is_greedy in expected]
 
 
 @pytest.mark.parametrize("shift", [False, True])
@@ -163,8 +161,8 @@ def test_one_block_over_everything_is_full_attention(model: Any, likelihood: str
     for n_masks in ("auto", 9):
         options = LikelihoodOptions(likelihood=likelihood, mc_num=5, n_masks=n_masks)
         answers, expected = (score(d, requests(), options, batch_size=16, max_length=MAX_LENGTH) for d in (whole, full))
-        assert [ll for ll, _ in answers] == pytest.approx([ll for ll, _ in expected], abs=1e-4)
-        assert [flag for _, flag in answers] == [flag for _, flag in expected]
+        assert [one.total for one in answers] == pytest.approx([one.total for one in expected], abs=1e-4)
+        assert [one.is_greedy for one in answers] == [one.is_greedy for one in expected]
 
 
 def test_extra_masks_are_seen_in_the_last_block_only(model: Any) -> None:

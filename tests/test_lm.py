@@ -318,7 +318,7 @@ def test_rolling_is_the_sum_over_windows(checkpoint: Path, estimator: dict[str, 
         windows = rolling_windows(lm.tok_encode(text), max_length=8, prefix_token_id=lm.prefix_token_id)
         answers = score(lm.denoiser, windows, LikelihoodOptions(**estimator), batch_size=1, max_length=8)
         assert len(windows) == {"another": 1}.get(text, 3)
-        assert bound == pytest.approx(sum(value for value, _ in answers), abs=1e-4)
+        assert bound == pytest.approx(sum(one.total for one in answers), abs=1e-4)
 
 
 def test_a_broken_model_ends_the_run_and_names_the_request(checkpoint: Path) -> None:

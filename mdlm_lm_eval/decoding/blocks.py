@@ -55,14 +55,9 @@ class Structure:
 
 
 def with_prefixes(
-    denoiser: Denoiser,
-    canvases: Sequence[Canvas],
-    options: DecodingOptions,
-    *,
-    least: int = LEAST_SAVED,
-    shares: bool = True,
+    denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions, *, least: float = LEAST_SAVED
 ) -> tuple[list[Canvas], PrefixStore]:
-    """The canvases in their order with the prefixes that they share (none if not `shares`), and the prefixes' store.
+    """The canvases in their order with the prefixes that they share and that save `least` tokens, and their store.
 
     The last block, or token, before the first one with a slot is never shared: a row runs it itself, so that it takes
     the same passes with and without a prefix, and can predict the next token.
@@ -70,7 +65,7 @@ def with_prefixes(
     attention = attention_in_effect(denoiser.attention, options)
     store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
     step = attention.shared_step
-    if step is None or not (shares and cache_policy(attention, options).remembers):
+    if step is None or not cache_policy(attention, options).remembers:
         return list(canvases), store
     starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
     rows = [canvas.token_ids[: max(0, start - step)] for canvas, start in zip(canvases, starts, strict=True)]

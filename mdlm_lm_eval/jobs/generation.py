@@ -17,7 +17,7 @@ from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.run import columns_of
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, task_of
-from mdlm_lm_eval.jobs.shared import measured, most_rows
+from mdlm_lm_eval.jobs.shared import least_saved, measured, most_rows
 from mdlm_lm_eval.labels import Labels, LabelTokens
 from mdlm_lm_eval.model.prefix_store import most_held, place_of
 from mdlm_lm_eval.model.text import Ending
@@ -137,8 +137,8 @@ class GenerationJob:
 
     def _share(self, group: list[Generation]) -> None:
         """Finds prefixes that canvases share, sets them in the canvases, and sorts the group by them."""
-        options, shares = group[0].request.options, self.lm.settings.model.share_prefix
-        canvases, self.store = with_prefixes(self.lm.denoiser, [one.canvas for one in group], options, shares=shares)
+        options, least = group[0].request.options, least_saved(self.lm)
+        canvases, self.store = with_prefixes(self.lm.denoiser, [one.canvas for one in group], options, least=least)
         for one, canvas in zip(group, canvases, strict=True):
             one.canvas = canvas
         group.sort(key=lambda one: place_of(one.canvas.prefix, len(one.canvas.token_ids)))
@@ -193,10 +193,8 @@ class Decoding:
         self.n_lanes = 1 if is_alone else min(batch_size, len(part))
         self.n_left, self.passes_shared = len(part), denoiser.forward_passes
         self.done: list[tuple[Generation, Completion]] = []
-        self.labels: LabelTokens | None = None
-        if (labels := part[0].labels) is not None:
-            found = LabelTokens(labels.names, self.lm.tokenizer, self.lm.eos_ids, self.lm.end_of_turn_ids)
-            self.labels = found if found.names else None  # maybe no label is a single token
+        names = () if part[0].labels is None else part[0].labels.names
+        self.labels = LabelTokens(names, self.lm.tokenizer, self.lm.eos_ids, self.lm.end_of_turn_ids)
 
     def run(self) -> None:
         """Decodes the requests. Raises OptionError if a request's logits are not finite."""
@@ -208,7 +206,7 @@ class Decoding:
                 eos_ids=self.lm.eos_ids,
                 end_of_turn_ids=self.lm.end_of_turn_ids,
                 end_think_ids=self.lm.tokenizer.encode(self.options.end_think, add_special_tokens=False),
-                label_ids=[*self.labels.names] if self.labels is not None else [],
+                label_ids=[*self.labels.names],
                 is_decided=self.part[0].ending.is_decided,
                 advance=self._advance,
                 finished=self._finished,
@@ -236,16 +234,21 @@ class Decoding:
         self.n_left -= len(self.done)
         row_passes = sum(completion.cost.forward_passes for _, completion in self.done)
         for one, completion in self.done:
-            share = completion.cost.forward_passes / row_passes if row_passes else 1 / len(self.done)
-            spent = {
+            ids, cost = completion.token_ids, completion.cost
+            share = cost.forward_passes / row_passes if row_passes else 1 / len(self.done)
+            spent: dict[str, float] = {
+                "forward_passes": cost.forward_passes,
+                "denoising_steps": cost.steps,
+                "layer_tokens": cost.tokens + n_positions,  # the group's prefixes count for its first request
+                "shared_tokens": cost.shared,
+                "written_tokens": completion.n_written,
+                "answer_tokens": len(ids) - (bool(ids) and ids[-1] in self.lm.eos_ids | self.lm.end_of_turn_ids),
                 "slot_passes": share * self.n_lanes * (n_passes - n_of_prefixes),
                 "seconds": share * seconds,
                 "peak_memory_bytes": peak_memory,
             }
-            cost = self._cost(completion)
-            cost["layer_tokens"] += n_positions  # of prefixes; the first request has them for the whole group
             n_positions = 0
-            self._complete(one, completion, cost | spent)
+            self._complete(one, completion, spent)
         if not self.is_audit:
             self.lm.record.forward_passes += n_passes
             if self.lm.request_cache is not None:
@@ -267,7 +270,7 @@ class Decoding:
         task.caches.add(self.cache)
         is_empty = answer.cost["answer_tokens"] == 0
         task.endings.update({ending: 1, "empty": not string.strip(), "at_once": is_empty})
-        if self.labels is not None and one.labels is not None and completion.first is not None:
+        if one.labels is not None and completion.first is not None:
             first = OfFirstToken(
                 doc_id=one.instance.doc_id,
                 of_set=str(one.instance.doc.get("set", "")),
@@ -279,15 +282,3 @@ class Decoding:
             about = {"doc_id": one.instance.doc_id, "repetition": one.repetition, "ending": ending}
             about["prompt_hash"] = sha256(one.instance.args[0].encode()).hexdigest()  # as lm-eval's samples have it
             task.trace(about, answer, one.canvas, completion.events, self.lm.tokenizer)
-
-    def _cost(self, completion: Completion) -> dict[str, float]:
-        """Returns a completion's own cost, without its share of the batch's, under the names of `TaskCost`."""
-        ids, cost = completion.token_ids, completion.cost
-        return {
-            "forward_passes": cost.forward_passes,
-            "denoising_steps": cost.steps,
-            "layer_tokens": cost.tokens,
-            "shared_tokens": cost.shared,
-            "written_tokens": completion.n_written,
-            "answer_tokens": len(ids) - (bool(ids) and ids[-1] in self.lm.eos_ids | self.lm.end_of_turn_ids),
-        }

@@ -12,14 +12,12 @@ from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.jobs.requests import task_of
-from mdlm_lm_eval.jobs.shared import measured, most_rows
+from mdlm_lm_eval.jobs.shared import least_saved, measured, most_rows
 from mdlm_lm_eval.likelihood import scoring
-from mdlm_lm_eval.likelihood.from_python import error_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
-from mdlm_lm_eval.likelihood.scored_passes import Term
+from mdlm_lm_eval.likelihood.scored_passes import Score
 from mdlm_lm_eval.model.devices import positions_of
 from mdlm_lm_eval.model.prefix_store import Place, most_held, place_of
-from mdlm_lm_eval.options import LikelihoodOptions
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.lm import MDLM
@@ -46,18 +44,11 @@ class Scoring:
 class LikelihoodJob:
     """The likelihood requests of one call, of one `request_type` of lm-eval."""
 
-    def __init__(
-        self,
-        lm: "MDLM",
-        request_type: str,
-        scorings: Sequence[Scoring],
-        options: LikelihoodOptions,
-        *,
-        shows_progress: bool,
-    ) -> None:
+    def __init__(self, lm: "MDLM", request_type: str, scorings: Sequence[Scoring], *, shows_progress: bool) -> None:
         self.lm, self.request_type, self.scorings = lm, request_type, scorings
-        # lm-eval does not read the greedy flag of a rolling request.
-        self.options = replace(options, check_greedy=False) if request_type == "loglikelihood_rolling" else options
+        self.options = lm.settings.likelihood
+        if request_type == "loglikelihood_rolling":  # whose greedy flag lm-eval does not read
+            self.options = replace(self.options, check_greedy=False)
         self.folder = lm.settings.model.log_likelihood_draws
         self.draws: dict[str, list[pd.DataFrame]] = {}  # by task, for this folder
         self.bar = tqdm(total=len(scorings), desc=f"Running {request_type} requests", disable=not shows_progress)
@@ -69,7 +60,7 @@ class LikelihoodJob:
         """
         lm, windows = self.lm, [window for one in self.scorings for window in one.windows]
         shared, self.store = scoring.with_prefixes(
-            lm.denoiser, windows, self.options, lm.max_length, shares=lm.settings.model.share_prefix
+            lm.denoiser, windows, self.options, lm.max_length, least=least_saved(lm)
         )
         windows_left = iter(shared)
         for one in self.scorings:
@@ -108,9 +99,8 @@ class LikelihoodJob:
         batch = [(one, window) for one in part for window in one.windows]
         with measured(self.lm, [one.instance for one, _ in batch]) as meter:
             windows = [window for _, window in batch]
-            terms: list[list[Term]] = [[] for _ in windows]
             scores = scoring.score(
-                denoiser, windows, self.options, batch_size=batch_size, max_length=self.lm.max_length, terms=terms
+                denoiser, windows, self.options, batch_size=batch_size, max_length=self.lm.max_length
             )
         seconds, peak_memory = meter.read()
         record.forward_passes += denoiser.forward_passes - passes
@@ -121,10 +111,10 @@ class LikelihoodJob:
             "seconds": seconds / max(1, len(batch)),
             "peak_memory_bytes": peak_memory,
         }
-        scores_left, terms_left = iter(scores), iter(terms)
+        scores_left = iter(scores)
         for one in part:
-            own = [next(terms_left) for _ in one.windows]
-            self._complete(one, [next(scores_left) for _ in one.windows], own, spent)
+            own = [next(scores_left) for _ in one.windows]
+            self._complete(one, own, spent)
             if self.folder is not None:
                 self.draws.setdefault(task_of(one.instance), []).append(_frame(one, own))
         if self.lm.request_cache is not None:
@@ -133,17 +123,14 @@ class LikelihoodJob:
             )
         self.bar.update(len(part))
 
-    def _complete(
-        self, one: Scoring, scores: Sequence[Sequence[Any]], terms: Sequence[Sequence[Term]], spent: dict[str, float]
-    ) -> None:
+    def _complete(self, one: Scoring, scores: Sequence[Score], spent: dict[str, float]) -> None:
         """Sets a request's result, the sum over its windows; records each window and the standard error of the sum."""
         log_likelihood, is_greedy, known = 0.0, True, []
-        parts = zip(one.windows, one.truncated, scores, terms, strict=True)
-        for window, truncated, (of_window, greedy, *errors), own in parts:
-            log_likelihood, is_greedy = log_likelihood + of_window, is_greedy and greedy
+        for window, truncated, score in zip(one.windows, one.truncated, scores, strict=True):
+            log_likelihood, is_greedy = log_likelihood + score.total, is_greedy and score.is_greedy
             n_tokens = len(window.continuation_ids)
             n_masks = n_tokens if self.options.n_masks == "auto" else self.options.n_masks
-            known.append(errors[0] if errors else error_of(own, n_tokens, self.options))
+            known.append(score.error)
             task = self.lm.record.add(
                 task_of(one.instance),
                 (self.request_type, self.options),
@@ -166,17 +153,17 @@ class LikelihoodJob:
             pd.concat(frames, ignore_index=True).to_parquet(path)
 
 
-def _frame(one: Scoring, terms: Sequence[Sequence[Term]]) -> pd.DataFrame:
+def _frame(one: Scoring, scores: Sequence[Score]) -> pd.DataFrame:
     """Returns one row for each token and draw, which adds `weight` times `log_prob` to the request's log-likelihood.
 
     Draws that mask the same tokens have one number. `block` is the position in the continuation at which the block of
     the masked tokens begins, 0 without blocks.
     """
     rows = []
-    for window, own in enumerate(terms):
+    for window, score in enumerate(scores):
         ids = one.windows[window].continuation_ids
-        draws = {sample: number for number, sample in enumerate(dict.fromkeys(term.sample for term in own))}
-        for position, weight, log_prob, sample in own:
+        draws = {sample: number for number, sample in enumerate(dict.fromkeys(term.sample for term in score.terms))}
+        for position, weight, log_prob, sample in score.terms:
             block, *masked = sample or (0,)
             row = (window, block, draws[sample], len(masked), position, ids[position], weight, log_prob)
             rows.append((one.instance.doc_id, one.instance.idx, *row))

@@ -1,5 +1,6 @@
 """Code for both kinds of jobs: batches that fit into memory, and the measurement of forward passes."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -12,7 +13,7 @@ from mdlm_lm_eval.decoding.guests import GuestError
 from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
-from mdlm_lm_eval.model.prefix_store import MOST_RUN
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, MOST_RUN
 from mdlm_lm_eval.options import OptionError
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ def measured(lm: "MDLM", instances: Sequence[Instance]) -> Iterator[devices.Mete
         raise OptionError(f"{error} (task {instance.task_name}, document {instance.doc_id})") from error.__cause__
 
 
+def least_saved(lm: "MDLM") -> float:
+    """The fewest tokens that a shared prefix must save; infinitely many if prefixes are not to be shared."""
+    return LEAST_SAVED if lm.settings.model.share_prefix else math.inf
+
+
 def most_rows(lm: "MDLM", row: RowSize, *, n_shared: int) -> int:
     """Returns how many rows of this size fit into a GPU beside the weights.
 
@@ -99,13 +105,8 @@ def most_rows(lm: "MDLM", row: RowSize, *, n_shared: int) -> int:
         return lm.batches.most
     config, itemsize = lm.denoiser.model.config, lm.denoiser.dtype.itemsize
     if n_shared:
-        stored = RowSize(
-            length=n_shared,
-            n_run=min(n_shared, MOST_RUN),
-            n_logits=0,
-            is_cached=True,
-            is_guided=row.is_guided,
-        )
+        n_run = min(n_shared, MOST_RUN)
+        stored = RowSize(length=n_shared, n_run=n_run, n_logits=0, is_cached=True, is_guided=row.is_guided)
         free -= stored.total(config, itemsize)
     most = lm.batches.most if row.is_cached else max(1, min(lm.batches.most, _MOST_TOKENS // row.length))
     return rows_that_fit(row.total(config, itemsize), free, most=most)

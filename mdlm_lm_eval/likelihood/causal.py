@@ -7,23 +7,21 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.candidates import slices_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, chunks
-from mdlm_lm_eval.likelihood.scored_passes import Term
+from mdlm_lm_eval.likelihood.scored_passes import Score, Term
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import begin_rows, place_of
 
 
-def score_causally(
-    denoiser: Denoiser, requests: Sequence[LikelihoodRequest], batch_size: int, terms: list[list[Term]]
-) -> list[tuple[float, bool]]:
-    """Returns (log p(continuation | context) in nats, whether each token is the likeliest) for every request, as HFLM.
+def score_causally(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], batch_size: int) -> list[Score]:
+    """The score of every request, as HFLM computes it; it is greedy if each token is the likeliest.
 
     The mask is a token like any other here. Raises NonFiniteLogitsError.
     """
     texts = [request.context_ids + request.continuation_ids for request in requests]
     longest_first = sorted(range(len(texts)), key=lambda n: place_of(requests[n].prefix, len(texts[n])))
-    scores: dict[int, tuple[float, bool]] = {}
+    scores: dict[int, Score] = {}
     for batch in chunks(longest_first, batch_size):
         prefixes = [requests[index].prefix for index in batch]
         lengths = torch.tensor([len(texts[index]) for index in batch])  # [B]
@@ -55,8 +53,8 @@ def score_causally(
         for index, of_one, greedy in zip(batch, log_probs.split(counts), is_likeliest.split(counts), strict=True):
             if not of_one.isfinite().all():
                 raise NonFiniteLogitsError(index)
-            terms[index] += [Term(n, 1.0, log_prob) for n, log_prob in enumerate(of_one.tolist())]
-            scores[index] = (float(of_one.double().sum()), bool(greedy.all()))
+            terms = [Term(n, 1.0, log_prob) for n, log_prob in enumerate(of_one.tolist())]
+            scores[index] = Score(float(of_one.double().sum()), bool(greedy.all()), terms=terms)
     return [scores[index] for index in range(len(requests))]
 
 

@@ -1,8 +1,5 @@
 """Log-likelihoods of texts or token ids, for use from Python."""
 
-import itertools
-import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from mdlm_lm_eval.checkpoints import reserved_positions
 from mdlm_lm_eval.decoding.canvas import seed_of_request
 from mdlm_lm_eval.decoding.from_python import checked_options
-from mdlm_lm_eval.likelihood.corruptions import standard_error
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
-from mdlm_lm_eval.likelihood.scored_passes import Term
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import prefix_id, prompt_ids
@@ -58,15 +53,13 @@ def log_likelihood(
     if len(before) != len(listed):
         raise OptionError(f"there must be as many contexts as continuations, not {len(before)} and {len(listed)}")
     requests = [_request(denoiser, *pair, options.seed, tokenizer) for pair in zip(before, listed, strict=True)]
-    terms: list[list[Term]] = [[] for _ in requests]
     max_length = denoiser.max_length - reserved_positions(denoiser.model.config)
-    scores = score(denoiser, requests, options, batch_size=batch_size, max_length=max_length, terms=terms)
+    scores = score(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
     found = []
-    for request, (total, is_greedy, *errors), own in zip(requests, scores, terms, strict=True):
-        by_token = [0.0] * len(request.continuation_ids) if own else []
-        for term in own:
+    for request, (total, is_greedy, error, terms) in zip(requests, scores, strict=True):
+        by_token = [0.0] * len(request.continuation_ids) if terms else []
+        for term in terms:
             by_token[term.position] += term.weight * term.log_prob
-        error = errors[0] if errors else error_of(own, len(request.continuation_ids), options)
         found.append(LogLikelihood(total, by_token, request.continuation_ids, is_greedy, error))
     return found
 
@@ -91,22 +84,3 @@ def _request(
     prefix = prefix_id(tokenizer)
     ids = prompt_ids(tokenizer, context + continuation, mask, add_special_tokens=False)
     return LikelihoodRequest([prefix], ids[1:] if ids[:1] == [prefix] else ids, seed)
-
-
-def error_of(terms: Sequence[Term], n_tokens: int, options: LikelihoodOptions) -> float | None:
-    """The standard error of Monte-Carlo samples, which blocks draw separately.
-
-    None if every mask of a continuation was scored, or a block has a single sample.
-    """
-    if options.likelihood not in ("auto", "mc") or options.mode != "diffusion":
-        return None
-    samples: dict[tuple[int, ...], tuple[float, dict[int, float]]] = {}
-    for term in terms:
-        samples.setdefault(term.sample, (term.weight, {}))[1][term.position] = term.log_prob
-    by_block: dict[int, list[tuple[float, dict[int, float]]]] = defaultdict(list)
-    for (offset, *_), sample in samples.items():
-        by_block[offset].append(sample)
-    ends = itertools.pairwise([*sorted(by_block), n_tokens])
-    errors = [standard_error(by_block[begin]) for begin, end in ends if 2 ** (end - begin) - 1 > options.mc_num]
-    known = [error for error in errors if error is not None]
-    return math.hypot(*known) if known and len(known) == len(errors) else None

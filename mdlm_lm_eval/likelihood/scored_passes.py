@@ -33,6 +33,20 @@ class Term(NamedTuple):
     sample: tuple[int, ...] = ()
 
 
+class Score(NamedTuple):
+    """log p(continuation | context) in nats, or another score.
+
+    is_greedy: whether greedy decoding gives the continuation.
+    error: the standard error if it is estimated from samples; None if it is computed exactly.
+    terms: the terms of the sum; none for `likelihood=read`.
+    """
+
+    total: float
+    is_greedy: bool
+    error: float | None = None
+    terms: Sequence[Term] = ()
+
+
 @dataclass(frozen=True)
 class Scoring:
     """The data that all passes of one call of `score` share.

@@ -1,6 +1,8 @@
 """Log-likelihoods of many requests, estimated from corruptions, or exact along the decoder's trajectory."""
 
 import itertools
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -8,10 +10,10 @@ import torch
 
 from mdlm_lm_eval.likelihood.block_causal import score_blocks
 from mdlm_lm_eval.likelihood.causal import score_causally
-from mdlm_lm_eval.likelihood.corruptions import Corruption, chain_corruptions, monte_carlo_corruptions
+from mdlm_lm_eval.likelihood.corruptions import Corruption, chain_corruptions, monte_carlo_corruptions, standard_error
 from mdlm_lm_eval.likelihood.reads import score_by_reads
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, chunks, truncated_tokens
-from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Scoring, Term, merged, read
+from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Score, Scoring, Term, merged, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes
@@ -55,9 +57,8 @@ def score(
     batch_size: int,
     max_length: int,
     corruptions_of: Callable[[LikelihoodRequest, LikelihoodOptions], list[Corruption]] = corruptions_of,
-    terms: list[list[Term]] | None = None,
-) -> Sequence[tuple[float, bool] | tuple[float, bool, float | None]]:
-    """Returns (log p(continuation | context) in nats, whether greedy decoding gives the continuation) per request.
+) -> list[Score]:
+    """Returns the score of each request.
 
     mc: estimates LLaDA's bound (`corruptions.py`). chain: factorises left to right. auto: exact for one token, else
         `mc`. Their corruptions are those of `corruptions_of`, which comparisons with other schemes replace.
@@ -65,11 +66,10 @@ def score(
     confidence (iLLaDA): reveals the true tokens one by one, the likeliest first. As the order depends on hidden tokens,
         the sum ranks answers, but is no likelihood (it exceeds 1 over all answers).
     mode=ar: the causal model's own likelihood (`causal.py`).
-    read: the mean over draws of noise, with its standard error as the third number (`reads.py`).
+    read: the mean over draws of noise (`reads.py`).
 
     Under block-causal attention, `mc`, `chain` and `duel` are sums over blocks (`block_causal.py`), with `mc_num`
-    samples for each block. `terms` has a list for each request, to which the terms of its sum are added, except for
-    `read`.
+    samples for each block.
 
     Greedy decoding follows `duel`'s own unmasking rule, or else the order of confidence, one token per step. It covers
     the continuation's positions; extra masks after it stay masks, as in the estimate. If a pass of the estimate
@@ -84,9 +84,8 @@ def score(
     fitted = [start.request for start in starts]
     if options.likelihood == "read":
         return score_by_reads(denoiser, fitted, options, batch_size)
-    terms = [[] for _ in requests] if terms is None else terms
     if options.mode != "diffusion":
-        return score_causally(denoiser, fitted, batch_size, terms)
+        return score_causally(denoiser, fitted, batch_size)
 
     def estimate(request: LikelihoodRequest) -> list[Corruption]:
         return corruptions_of(request, options)
@@ -95,6 +94,7 @@ def score(
     greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
     rule = options if options.likelihood == "duel" else greedy
     corrupt = None if is_walked else estimate
+    terms: list[list[Term]] = [[] for _ in requests]
     scoring = Scoring(denoiser, options, rule, corrupt, [0.0] * len(requests), terms, batch_size)
     ends = walks = starts
     if is_causal:
@@ -112,8 +112,10 @@ def score(
         scoring.totals[end.index] = sum(end.log_probs)
         pairs = zip(end.order, end.log_probs, strict=True)
         terms[end.index] += [Term(position, 1.0, log_prob) for position, log_prob in pairs]
-    scores = zip(scoring.totals, walks, strict=True)
-    return [(total, options.check_greedy and walk.is_greedy) for total, walk in scores]
+    return [
+        Score(total, options.check_greedy and walk.is_greedy, _error_of(own, walk.request, options), own)
+        for total, walk, own in zip(scoring.totals, walks, terms, strict=True)
+    ]
 
 
 def with_prefixes(
@@ -122,17 +124,16 @@ def with_prefixes(
     options: LikelihoodOptions,
     max_length: int,
     *,
-    least: int = LEAST_SAVED,
-    shares: bool = True,
+    least: float = LEAST_SAVED,
 ) -> tuple[list[LikelihoodRequest], PrefixStore]:
-    """The requests in their order with the prefixes that contexts share (none if not `shares`), and their store.
+    """The requests in their order with the prefixes that contexts share and that save `least` tokens, and their store.
 
     Requests with the same context are one row of blocks, and count once. The last token of a causal model's context is
     never shared, as its output predicts the continuation.
     """
     attention, step = denoiser.attention, denoiser.attention.shared_step
     store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
-    if step is None or not shares:
+    if step is None:
         return list(requests), store
     is_causal = options.mode != "diffusion"
     contexts = [tuple(one.context_ids[truncated_tokens(one, options, max_length) :]) for one in requests]
@@ -198,6 +199,25 @@ def _joined(whole: Trajectory, blocks: Sequence[Trajectory]) -> Trajectory:
         log_probs=[log_prob for block in blocks for log_prob in block.log_probs],
         is_greedy=all(block.is_greedy for block in blocks),
     )
+
+
+def _error_of(terms: Sequence[Term], request: LikelihoodRequest, options: LikelihoodOptions) -> float | None:
+    """The standard error of Monte-Carlo samples, which blocks draw separately.
+
+    None if every mask of a continuation was scored, or a block has a single sample.
+    """
+    if options.likelihood not in ("auto", "mc"):
+        return None
+    samples: dict[tuple[int, ...], tuple[float, dict[int, float]]] = {}
+    for term in terms:
+        samples.setdefault(term.sample, (term.weight, {}))[1][term.position] = term.log_prob
+    by_block: dict[int, list[tuple[float, dict[int, float]]]] = defaultdict(list)
+    for (offset, *_), sample in samples.items():
+        by_block[offset].append(sample)
+    ends = itertools.pairwise([*sorted(by_block), len(request.continuation_ids)])
+    errors = [standard_error(by_block[begin]) for begin, end in ends if 2 ** (end - begin) - 1 > options.mc_num]
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) if known and len(known) == len(errors) else None
 
 
 def _shape(trajectory: Trajectory) -> tuple[int, int, list[int]]:

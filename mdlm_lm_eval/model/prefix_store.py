@@ -56,7 +56,7 @@ def place_of(prefix: Prefix | None, length: int) -> Place:
 
 
 def shared_prefixes(
-    rows: Sequence[tuple[int, ...]], step: int, store: "PrefixStore", *, least: int = LEAST_SAVED
+    rows: Sequence[tuple[int, ...]], step: int, store: "PrefixStore", *, least: float = LEAST_SAVED
 ) -> list[Prefix | None]:
     """For each row the longest prefix that it shares with others; None if it shares none.
 
