@@ -66,9 +66,7 @@ class Denoiser:
         self.model: Any = model
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
         self.attention, self.edits, self.read, self.generate = attention, edits, read, generate
-        self.forward_passes = 0
-        self.canvas_count = 0
-        self.token_count = 0
+        self.forward_passes = self.canvas_count = self.token_count = 0
         self._has_fixed_shapes = False
         self._broadcast_mask = _may_broadcast_mask(model.config)
         use_grouped_attention(model.config)
@@ -285,11 +283,8 @@ class Denoiser:
             # Remote code may project with its input embeddings; then no output layer can be given fewer states.
             logits = self.model(**inputs).logits.flatten(0, 1)[chosen]
         else:
-            hook = head.register_forward_pre_hook(keep_outputs)
-            try:
+            with head.register_forward_pre_hook(keep_outputs):
                 logits = self.model(**inputs).logits
-            finally:
-                hook.remove()
         if cfg_scale > 0.0:
             conditional, unconditional = logits.chunk(2)
             logits = unconditional + (cfg_scale + 1.0) * (conditional - unconditional)
@@ -338,13 +333,9 @@ class Denoiser:
             given.append(hidden[0].flatten(0, 1))
             return (given[0][:1], *hidden[1:])
 
-        hooks = head.register_forward_pre_hook(keep), head.register_forward_hook(lambda *a: made.append(a[2]))
-        try:
+        with head.register_forward_pre_hook(keep), head.register_forward_hook(lambda *each: made.append(each[2])):
             if self.model(**inputs).logits is not made[0]:
                 raise NotCapturableError("the model changes the logits that its output layer computes")
-        finally:
-            for hook in hooks:
-                hook.remove()
         return given[0]
 
 

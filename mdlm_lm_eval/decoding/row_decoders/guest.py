@@ -3,7 +3,7 @@
 import itertools
 import traceback
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,18 +127,17 @@ def counted(model: Any, first: int) -> Iterator[Count]:
             count.is_bad = count.is_bad | ~logits.amax(-1).isfinite().all()
 
     inner: set[nn.Module] = set()
-    hooks = [model.register_forward_hook(look)]
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) and module not in inner:
-            inner |= {each for each in module.modules() if each is not module}
-            hooks.append(module[0].register_forward_pre_hook(add, with_kwargs=True))
-    try:
-        yield count
-    finally:
-        for hook in hooks:
-            hook.remove()
-        if count.is_bad:
-            raise NonFiniteLogitsError(first)
+    with ExitStack() as hooks:
+        hooks.enter_context(model.register_forward_hook(look))
+        for module in model.modules():
+            if isinstance(module, nn.ModuleList) and len(module) and module not in inner:
+                inner |= {each for each in module.modules() if each is not module}
+                hooks.enter_context(module[0].register_forward_pre_hook(add, with_kwargs=True))
+        try:
+            yield count
+        finally:
+            if count.is_bad:
+                raise NonFiniteLogitsError(first)
 
 
 register(name="guest", row_decoder=Guest)
