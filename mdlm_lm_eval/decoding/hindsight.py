@@ -5,6 +5,7 @@ sees the canvas alone, so that one pass gives both (arXiv 2507.18578).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,18 +24,17 @@ class Shadow:
     n_columns: int
 
     @classmethod
-    def of(
-        cls, tokens: Tensor, slot_number: Tensor, block_of: Tensor, number: Tensor, n_before: Tensor, length: int
-    ) -> "Shadow":
+    def of(cls, rows: Any, number: Tensor, n_before: Tensor, length: int) -> "Shadow":
         """The shadow of blocks `number` [R] with `n_before` [R] slots before them and at most `length` slots in them.
 
-        `tokens`, `slot_number`, `block_of` are [R, T], whose last column is no row's.
+        rows: `Rows`, or one row with the same `tokens`, `slot_number` and `block_of`.
         """
         slot = n_before[:, None] + torch.arange(length, device=number.device)  # [R, B]
-        columns = (slot_number[:, None] == slot[..., None]).long().argmax(2)
-        is_there = block_of.gather(1, columns) == number[:, None]
-        columns = columns.where(is_there, tokens.shape[1] - 1)
-        return cls(columns, tokens.gather(1, columns), is_there, tokens.shape[1])
+        columns = (rows.slot_number[:, None] == slot[..., None]).long().argmax(2)
+        is_there = rows.block_of.gather(1, columns) == number[:, None]
+        n_columns = rows.tokens.shape[1]
+        columns = columns.where(is_there, n_columns - 1)
+        return cls(columns, rows.tokens.gather(1, columns), is_there, n_columns)
 
     def wanted(self, mask_token_id: int) -> Tensor:
         """[R, B] bool, the tokens whose probability is needed: all that are no masks."""

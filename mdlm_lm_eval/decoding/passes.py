@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -36,14 +37,11 @@ def run_pass(run: Run, rows: Rows, plan: Plan, window: Window, memory: Memory, n
     `n_wanted`: on a GPU, the most logits that the pass needs; None for all places.
     """
     tokens = rows.tokens.gather(1, window.columns)  # [R, G]
-    masks = tokens == window.expected
-    one = _Pass(run, rows, plan, window, tokens, _fillable(run, plan, window, masks))
-    others = one.others(masks, n_wanted)
+    one = _Pass(run, rows, plan, window, tokens, n_wanted)
     shadow: Shadow | None = None
     if run.needs.hindsight:
-        before = window.record[:, Field.BEFORE]
-        shadow = Shadow.of(rows.tokens, rows.slot_number, rows.block_of, window.number, before, run.longest_block)
-    places = Places(one.wanted(others, shadow, n_wanted), n_wanted, on_gpu=run.on_gpu)
+        shadow = Shadow.of(rows, window.number, window.record[:, Field.BEFORE], run.longest_block)
+    places = Places(one.wanted(shadow), n_wanted, on_gpu=run.on_gpu)
     logits = one.logits(places, shadow)
     if run.predicts_next and not run.fills_next:
         lanes = plan.rows if plan.views == 1 else plan.cache_rows
@@ -61,7 +59,7 @@ def run_pass(run: Run, rows: Rows, plan: Plan, window: Window, memory: Memory, n
         slots = slots if places.inside is None else slots.where(places.inside, run.n_slots)
         now = places.spread(memory.history.add(logits, places.row, slots))
         divergence = memory.history.divergences(now, window.columns)
-    view = one.view(others, places, proposals, beliefs, divergence)
+    view = one.view(places, proposals, beliefs, divergence)
     choice = run.sampler.choose(view, run.options)
     new = choice.tokens_after(view, run.denoiser.mask_token_id)
     one.write(view, choice, new)
@@ -92,49 +90,52 @@ def most_wanted(run: Run, plan: Plan, n_rows: int, masks: int | None) -> int | N
     return min(n_rows * places, up_to_positions(n_rows * of_row))
 
 
-def _fillable(run: Run, plan: Plan, window: Window, masks: Tensor) -> Tensor:
-    """Masks [R, G] bool that this pass may fill: with small blocks, those of the first one that holds masks."""
-    if run.options.small_block_length is not None and window.part is not None:
-        part = window.part.where(masks, run.n_columns)
-        return masks & (part == part.amin(1, keepdim=True))
-    if plan.is_wide and not run.is_causal and run.shift:
-        return masks & (masks.cumsum(1) == 1)  # no later window holds the logits of the first mask
-    return masks
-
-
 @dataclass(frozen=True)
 class _Pass:
-    """The data that all stages of a pass read.
-
-    tokens: [R, G], those of the window. fillable: [R, G] bool, the masks that the pass may fill.
-    """
+    """The data that all stages of a pass read. tokens: [R, G], those of the window. n_wanted: as in `run_pass`."""
 
     run: Run
     rows: Rows
     plan: Plan
     window: Window
     tokens: Tensor
-    fillable: Tensor
+    n_wanted: int | None
 
-    def others(self, masks: Tensor, n_wanted: int | None) -> Tensor | None:
+    @cached_property
+    def masks(self) -> Tensor:
+        """The masks [R, G] bool."""
+        return self.tokens == self.window.expected
+
+    @cached_property
+    def fillable(self) -> Tensor:
+        """Masks [R, G] bool that this pass may fill: with small blocks, those of the first one that holds masks."""
+        run, masks, part = self.run, self.masks, self.window.part
+        if run.options.small_block_length is not None and part is not None:
+            part = part.where(masks, run.n_columns)
+            return masks & (part == part.amin(1, keepdim=True))
+        if self.plan.is_wide and not run.is_causal and run.shift:
+            return masks & (masks.cumsum(1) == 1)  # no later window holds the logits of the first mask
+        return masks
+
+    @cached_property
+    def others(self) -> Tensor | None:
         """Places without a mask whose logits may be needed, [R, G] bool; None if nothing reads them.
 
         They are filled tokens, and the place after a finished block.
         """
-        run = self.run
-        reads_next = run.predicts_next and (n_wanted is not None or not run.on_gpu)
-        return self.window.asked & ~masks if run.needs.filled or reads_next else None
+        reads_next = self.run.predicts_next and (self.n_wanted is not None or not self.run.on_gpu)
+        return self.window.asked & ~self.masks if self.run.needs.filled or reads_next else None
 
-    def wanted(self, others: Tensor | None, shadow: Shadow | None, n_wanted: int | None) -> Tensor:
+    def wanted(self, shadow: Shadow | None) -> Tensor:
         """Places whose logits the pass needs, [R, G] bool, or [R, G + B] with a shadow.
 
         On a GPU, narrow passes compute the logits of all places anyway.
         """
         run, window, wanted = self.run, self.window, self.fillable
         reads_others = run.predicts_next or run.needs.proposals_for_filled
-        is_asked = n_wanted is not None or not run.on_gpu or (run.predicts_next and not run.fills_next)
-        if others is not None and reads_others and is_asked:
-            wanted = wanted | others
+        is_asked = self.n_wanted is not None or not run.on_gpu or (run.predicts_next and not run.fills_next)
+        if self.others is not None and reads_others and is_asked:
+            wanted = wanted | self.others
         if run.needs.history:  # the next block's first pass is compared with this one
             of_next = self.rows.block_of.gather(1, window.columns) == window.number[:, None] + 1
             wanted = wanted | (of_next & (window.number >= 0)[:, None])
@@ -215,22 +216,15 @@ class _Pass:
             uniform_numbers(rows.facts[places.row, 2], rows.steps[places.row], slots) if is_drawn else None,
         )
 
-    def view(
-        self,
-        others: Tensor | None,
-        places: Places,
-        proposals: Proposals,
-        beliefs: Tensor | None,
-        divergence: Tensor | None,
-    ) -> View:
+    def view(self, places: Places, proposals: Proposals, beliefs: Tensor | None, divergence: Tensor | None) -> View:
         """The pass as the sampler sees it, with the `hindsight` and the `divergence` that it may ask for."""
         run, tokens, record = self.run, self.tokens, self.window.record
         width = tokens.shape[1]
         priority = places.spread(proposals.priority)[:, :width]
         confidence = places.spread(proposals.confidence)[:, :width] if run.needs_confidence else priority
         filled = self.fillable  # not read
-        if run.needs.filled and others is not None:
-            filled = others if run.thinking is None else run.thinking.spares(others, tokens)
+        if run.needs.filled and self.others is not None:
+            filled = self.others if run.thinking is None else run.thinking.spares(self.others, tokens)
         proposed = places.spread(proposals.tokens)[:, :width]
         return View(
             columns=self.window.columns,

@@ -21,7 +21,7 @@ class Places:
     """
 
     def __init__(self, wanted: Tensor, n_wanted: int | None, *, on_gpu: bool) -> None:
-        self.wanted, self._on_gpu = wanted, on_gpu
+        self.wanted = wanted
         self._at: Tensor | None = None  # R * P at places that were not wanted
         self.at: Tensor | None = None
         if not on_gpu:
@@ -48,7 +48,7 @@ class Places:
     @functools.cached_property
     def inside(self) -> Any:
         """[N] bool, the places that were wanted; None if all were."""
-        return self._at < self.wanted.numel() if self._on_gpu and self._at is not None else None
+        return None if self._at is None or self._at is self.at else self._at < self.wanted.numel()
 
     def outputs(self, outputs: Tensor | None) -> Tensor | None:
         """The flat numbers [N] of the model's outputs at the places; None for all in order.
@@ -61,13 +61,9 @@ class Places:
 
     def spread(self, values: Tensor) -> Tensor:
         """Values [N] of the places, put into windows [R, P]; zeros elsewhere."""
-        n_rows, n_places = self.wanted.shape
-        if not self._on_gpu:
-            return values.new_zeros(n_rows, n_places).masked_scatter_(self.wanted, values)
         if self._at is not None:
-            numel = n_rows * n_places
-            values = values.new_zeros(numel + 1).scatter_(0, self._at, values)[:numel]
-        return values.view(n_rows, n_places)
+            values = values.new_zeros(self.wanted.numel() + 1).scatter_(0, self._at, values)[:-1]
+        return values.view(self.wanted.shape)
 
 
 @functools.lru_cache(maxsize=64)

@@ -114,16 +114,13 @@ class _Row:
         wanted = fillable | filled if needs.proposals_for_filled else fillable
         if needs.history:
             wanted = wanted | (self.block_of == number + 1)
-        shadow = None
+        shadow, n_before = None, self.slot_number[0, block.slots[0]]
         if needs.hindsight:
-            n_before = self.slot_number[0, block.slots[0]]
-            shadow = Shadow.of(
-                self.tokens, self.slot_number, self.block_of, torch.tensor([number]), n_before[None], len(block.slots)
-            )
+            shadow = Shadow.of(self, torch.tensor([number]), n_before[None], len(block.slots))
         logits = self._logits(block, shadow)
         columns = wanted[0].nonzero().squeeze(1)
         outputs = (columns - int(self.denoiser.shift)).clamp(min=0)
-        view = self._view(logits[outputs], columns, fillable, filled, step, at, self.slot_number[0, block.slots[0]])
+        view = self._view(logits[outputs], columns, fillable, filled, step, at, n_before)
         if shadow is not None:
             places = torch.arange(len(block.slots))
             of_shadow = logits[-len(block.slots) :]
@@ -189,9 +186,7 @@ class _Row:
         proposals = self.proposer.propose(logits.clone(), where)
 
         def on_canvas(values: Tensor) -> Tensor:  # [N] -> [1, T]
-            return torch.zeros(1, self.tokens.shape[1], dtype=values.dtype).index_put(
-                (torch.tensor(0), columns), values
-            )
+            return values.new_zeros(1, self.tokens.shape[1]).index_copy(1, columns, values[None])
 
         every = torch.arange(self.tokens.shape[1])[None]
         divergence = None
