@@ -286,22 +286,20 @@ class Engine:
     def _shape(self, record: Numbers, limits: Numbers, *, is_wide: bool) -> tuple[int, int]:
         """How many columns each row runs, and how many it sees, for rows with these records [K, F] and limits [K]."""
         run = self.run
+        runs_block = run.runs_blocks and not is_wide
         if run.options.batch_invariant:  # the same shape at all records
             n_seen = run.n_columns - 1
-            return (run.window if run.runs_blocks and not is_wide else n_seen), n_seen
+            return (run.window if runs_block else n_seen), n_seen
         n_seen = width = int(limits.max())
-        if not is_wide and run.runs_blocks:
-            longest = (record[:, Field.STOP] - record[:, Field.START]).max()
-            width = run.window if run.on_gpu else int(longest)
-        elif not is_wide and run.is_cached:
-            width = int((limits - record[:, Field.START]).max())
-        if is_wide and run.shares:
+        if runs_block:
+            width = run.window if run.on_gpu else int((record[:, Field.STOP] - record[:, Field.START]).max())
+        elif run.is_cached and (run.shares or not is_wide):
             width = int((limits - record[:, Field.START]).max())
         if run.on_gpu and run.is_cached:
             n_seen = min(up_to_keys(n_seen), run.n_columns)
-            if is_wide:
-                width = up_to_positions(width) if run.shares else n_seen
-            elif not run.runs_blocks:
+            if is_wide and not run.shares:
+                width = n_seen
+            elif not runs_block:
                 width = up_to_positions(width)
         elif run.on_gpu:
             width = min(up_to_positions(width), run.n_columns - 1)
@@ -329,9 +327,7 @@ class Engine:
         places, takes_part = np.arange(len(self.lanes.owners)), self.lanes.owners >= 0
         if plan.is_wide:
             takes_part &= np.isin(places, plan.going)
-        self.looks.append(
-            Look(self.n_passes, plan.is_wide, plan.views, sent, changes, first, event, places, takes_part)
-        )
+        self.looks.append(Look(self.n_passes, plan, sent, changes, first, event, places, takes_part))
 
     # The host's look at them
 
@@ -368,7 +364,7 @@ class Engine:
             self._ask(numbers, decided, is_over, took_step)
         completions = {
             lane: self._completion(lane, numbers[lane], int(decided[lane]), look)
-            for lane in (np.flatnonzero(is_over).tolist() if is_over.any() else ())
+            for lane in np.flatnonzero(is_over).tolist()
         }
         return int(took_step.sum()), completions
 

@@ -10,14 +10,14 @@ from torch import Tensor
 from mdlm_lm_eval.decoding.program import OVER, Field, Numbers
 from mdlm_lm_eval.decoding.rows import Rows
 from mdlm_lm_eval.decoding.run import Run
+from mdlm_lm_eval.decoding.windows import Plan
 
 Paths = Sequence[Sequence[tuple[int, int]]]  # as of `path_of`, for every canvas
 
 
 class Look(NamedTuple):
-    """The outcome of a pass on its way to the host; `sent` [R, N + 2] can be read once `event` is over.
+    """The outcome of a planned pass on its way to the host; `sent` [R, N + 2] can be read once `event` is over.
 
-    views: canvases of each row that it ran.
     sent: the tokens that the host looks at, `Rows.at`, and in halves of 32 bits `Rows.best` and the sum of tokens times
         places, which changes with tokens that the host does not look at.
     changes: with a trace, [3, R, T], tokens before and after the pass, and the bits of `Rows.confidence`.
@@ -27,8 +27,7 @@ class Look(NamedTuple):
     """
 
     number: int
-    is_wide: bool
-    views: int
+    plan: Plan
     sent: Tensor
     changes: Tensor | None
     first: Tensor | None
@@ -130,8 +129,8 @@ class Lanes:
     def move(self, look: Look, at: Numbers, seen: Numbers) -> Moved:
         """Updates the lanes after a pass, which left rows at records `at` [R] with the outcome `seen` [R, 2 N + 3]."""
         before = self.records_at(self.at)
-        ran = look.takes_part & (before[:, Field.WIDE if look.is_wide else Field.BLOCK] >= 0)
-        self.costs += before[:, Field.PASSES :] * ran[:, None] * [1, 1, look.views]
+        ran = look.takes_part & (before[:, Field.WIDE if look.plan.is_wide else Field.BLOCK] >= 0)
+        self.costs += before[:, Field.PASSES :] * ran[:, None] * [1, 1, look.plan.views]
         moved = look.takes_part & (at != self.at)
         is_same = (seen == self.seen).all(1)
         self.idle = np.where(ran & is_same, self.idle + 1, self.idle * ~ran)

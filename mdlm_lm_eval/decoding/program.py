@@ -34,9 +34,7 @@ class Field(IntEnum):
     NUMBER = 3  # number of the block
     BLOCK = 4  # the same number if a narrow pass runs the block, else -1
     WIDE = 5  # the same number if a wide pass runs it, else -1
-    WINDOW = (
-        6  # number of a narrow pass's window in `Rows.windows`; a block's own is followed by the one that stores it
-    )
+    WINDOW = 6  # number of a narrow pass's window in `Rows.windows`; each block has two, the second stores it
     KIND = 7
     FILL = 8  # the fewest masks that the pass fills
     BACK = 9  # tokens that it masks again
