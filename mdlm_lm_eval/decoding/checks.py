@@ -3,7 +3,7 @@
 from mdlm_lm_eval.decoding.caches import cache_policy
 from mdlm_lm_eval.decoding.guests import signature_of
 from mdlm_lm_eval.model.attention import AttentionPattern
-from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, must_be
+from mdlm_lm_eval.options import DecodingOptions, OptionError, must_be
 
 # The options that left-to-right decoding takes: with both modes, and with each.
 _OF_ANY_MODE = {"mode", "n_masks", "mask_ratio", "max_gen_toks", "early_exit", "seed", "suppress_eos", "end_think"}
@@ -42,9 +42,8 @@ def _check_mode(options: DecodingOptions, attention: AttentionPattern) -> None:
     if options.mode != "diffusion" and not attention.causal_context:
         raise must_be("mode", "diffusion for a model without a causal context", options.mode)
     if options.mode != "diffusion":
-        defaults = defaults_of(DecodingOptions)
-        for name, value in options.as_dict().items():
-            if value != defaults[name] and name not in _OF_ANY_MODE | _OF_MODE[options.mode]:
+        for name, value in options.changes().items():
+            if name not in _OF_ANY_MODE | _OF_MODE[options.mode]:
                 raise OptionError(f"{name}={value} does not work with mode={options.mode}")
     if not options.causal_context and (options.mode != "diffusion" or not attention.whole_prompt):
         raise must_be("causal_context", "true, but for mode=diffusion of a model that has one", "false")

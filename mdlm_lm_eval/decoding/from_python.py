@@ -60,7 +60,9 @@ def decode(
     Raises OptionError for arguments of other types, options that this model cannot serve, a canvas that does not fit,
     and texts or fillers without a tokenizer; NonFiniteLogitsError if a row's logits are NaN or infinite.
     """
-    options = _checked(denoiser, options, tokenizer, batch_size, is_traced=return_completions)
+    options = _checked(denoiser, options, tokenizer, is_traced=return_completions)
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise OptionError(f"batch_size must be a whole number from 1 or None, not {batch_size!r}")
     listed = _listed(prompts, tokenizer)
     ids = [prompt_ids(tokenizer, one, denoiser.mask_token_id) if isinstance(one, str) else list(one) for one in listed]
     completions = _decoded(
@@ -92,7 +94,7 @@ def fill(
 
     Each `<|mask|>` is a slot of one token, `<|mask:8|>` one of eight. Raises the errors of `decode`.
     """
-    options = _checked(denoiser, options, tokenizer, None, is_traced=False)
+    options = _checked(denoiser, options, tokenizer, is_traced=False)
     listed = _listed(texts, tokenizer)
     if not all(isinstance(text, str) for text in listed):
         raise OptionError("fill() takes texts with <|mask|> in them, not token ids")
@@ -116,17 +118,10 @@ def checked_options(denoiser: Denoiser, options: T | None, kind: type[T]) -> T:
 
 
 def _checked(
-    denoiser: Denoiser,
-    options: DecodingOptions | None,
-    tokenizer: PreTrainedTokenizerBase | None,
-    batch_size: int | None,
-    *,
-    is_traced: bool,
+    denoiser: Denoiser, options: DecodingOptions | None, tokenizer: PreTrainedTokenizerBase | None, *, is_traced: bool
 ) -> DecodingOptions:
     """The options, with a trace if `is_traced`. Raises OptionError for arguments that `decode` cannot use."""
     options = checked_options(denoiser, options, DecodingOptions)
-    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
-        raise OptionError(f"batch_size must be a whole number from 1 or None, not {batch_size!r}")
     if options.n_fillers and tokenizer is None:
         raise OptionError(f"n_fillers={options.n_fillers} is not allowed without a tokenizer; allowed is 0")
     if options.trace and not is_traced:
