@@ -20,7 +20,6 @@ from mdlm_lm_eval.families.remote import offered_class
 from mdlm_lm_eval.loader import Foreign, load_foreign
 from mdlm_lm_eval.options import OptionError, dtype_name
 
-REMOTE = "remote"  # value of `modeling` that means the checkpoint's own code
 _NAMES_SHOWN = 5
 _DIGESTED_BYTES = 2**20
 
@@ -124,7 +123,7 @@ def load_network(
 
 def _class_of(published: Mapping[str, Any], pretrained: str, named: str, revision: str, trusted: bool) -> Foreign:
     """The network's class. Raises OptionError if the checkpoint's own code is missing or not trusted."""
-    if named != REMOTE:
+    if named != "remote":
         return load_foreign("modeling", named)
     offered = published.get("auto_map", {})
     kind = offered_class(offered).__name__

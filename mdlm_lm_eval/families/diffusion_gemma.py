@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import PretrainedConfig
 
 from mdlm_lm_eval.families import Family, register_family
 from mdlm_lm_eval.model.compiled import CACHE
@@ -19,13 +19,6 @@ from mdlm_lm_eval.options import DecodingOptions
 
 # noise_num only affects reads. Generation ignores it, so that one set of model arguments serves both.
 IN_ANY_REQUEST = frozenset({"likelihood", "infill", "max_gen_toks", "early_exit", "seed", "noise_num"})
-
-
-def model_class(_config: PretrainedConfig) -> Any:
-    """transformers' class. There is no auto class for text alone."""
-    from transformers import DiffusionGemmaForBlockDiffusion
-
-    return DiffusionGemmaForBlockDiffusion
 
 
 def generate(
@@ -95,7 +88,8 @@ register_family(
     Family(
         name="diffusion_gemma",
         model_types=("diffusion_gemma",),
-        model_class=model_class,
+        # There is no auto class for text alone. transformers imports this one when it is asked for.
+        model_class=lambda _config: transformers.DiffusionGemmaForBlockDiffusion,
         generate=generate,
         read=read,
         decoding_defaults={"likelihood": "read"},
