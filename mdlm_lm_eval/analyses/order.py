@@ -29,9 +29,9 @@ def read_orders(paths: Iterable[Path]) -> list[Row]:
     metric; None without samples. Raises OptionError if no answer was traced.
     """
     rows: list[Row] = []
-    for path, file in read_results(paths):
+    for file in read_results(paths):
         for task, recorded in (file.mdlm or {})["tasks"].items():
-            samples = samples_path(path, task) if "trace" in recorded else None
+            samples = samples_path(file.place, task) if "trace" in recorded else None
             metrics = read_scores(samples) if samples else {"": {}}
             metric = min(metrics, key=lambda name: not name.startswith("exact_match"))
             right = {question[0]: score for question, score in metrics[metric].items()}

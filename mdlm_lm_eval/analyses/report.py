@@ -35,7 +35,7 @@ def over_tasks(rows: Sequence[Row], value: str, by: list[str]) -> list[Row]:
     return summary
 
 
-def read_results(paths: Iterable[Path]) -> list[tuple[Path, ResultFile]]:
+def read_results(paths: Iterable[Path]) -> list[ResultFile]:
     """All result files of `--model mdlm` at or below `paths`. Other files are named on stderr and left out.
 
     Raises OptionError if there is none.
@@ -46,7 +46,7 @@ def read_results(paths: Iterable[Path]) -> list[tuple[Path, ResultFile]]:
         left_out |= {file.path: "is no result of --model mdlm" for file in files if file.mdlm is None}
         for name, reason in left_out.items():
             print(f"left out {path / name}: {reason}", file=sys.stderr)
-        found += [(path / file.path if path.is_dir() else path, file) for file in files if file.mdlm is not None]
+        found += [file for file in files if file.mdlm is not None]
     if not found:
         raise OptionError("no result of --model mdlm was found")
     return found

@@ -31,7 +31,7 @@ def read_scores(paths: Iterable[Path]) -> pd.DataFrame:
 
     `model` also names the adapter and all settings except the mask count. Raises OptionError as `read_results` does.
     """
-    scores = frame_of(file for _, file in read_results(paths))
+    scores = frame_of(read_results(paths))
     scores = scores[(scores["metric"] == METRIC) & ~scores["is_group"]].dropna(subset=["masks"])
     names = ("+" + scores["adapter"].astype(object)).fillna("") + " " + scores["setting_without_masks"]
     return scores.assign(model=(scores["model"] + names).str.strip())
