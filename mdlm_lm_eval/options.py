@@ -116,7 +116,7 @@ class Option:
 
 def option(default: Any, help: str, **facts: Any) -> Any:
     """Returns the dataclass field of an option. `facts` are fields of `Option`."""
-    return field(default=default, metadata={"option": Option(help, **facts)})
+    return field(default=default, metadata={"option": Option(help, default=default, **facts)})
 
 
 class Options:
@@ -129,17 +129,12 @@ class Options:
     _declared: ClassVar[dict[str, Option]] = {}
 
     def __init_subclass__(cls) -> None:
-        kinds = inspect.get_annotations(cls, eval_str=True)
-        found = {
-            name: each for name, each in vars(cls).items() if isinstance(each, Field) and "option" in each.metadata
-        }
-        cls._declared = cls._declared | {
-            name: replace(
-                each.metadata["option"], name=name, default=each.default, kinds=get_args(kinds[name]) or (kinds[name],)
-            )
-            for name, each in found.items()
-        }
-        helps = [f"- {name}={each.default!r}: {cls._declared[name].help}" for name, each in found.items()]
+        own: dict[str, Option] = {}
+        for name, kind in inspect.get_annotations(cls, eval_str=True).items():
+            if isinstance(each := vars(cls).get(name), Field) and "option" in each.metadata:
+                own[name] = replace(each.metadata["option"], name=name, kinds=get_args(kind) or (kind,))
+        cls._declared = cls._declared | own
+        helps = [f"- {name}={each.default!r}: {each.help}" for name, each in own.items()]
         cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", *helps])
 
     def __repr__(self) -> str:
