@@ -170,9 +170,9 @@ def _verdict(found: dict[str, Any]) -> str:
     if found["recognised"]["dtype"] == "float32" and min(same["same_strings"].values()) < same["answers"]:
         faults.append("float32 strings differ")
     compared = [name for name in ("logits", "choices") if name in found]
-    return (
-        f"fault: {'; '.join(faults)}" if faults else f"no fault{', compared ' * bool(compared)}{' and '.join(compared)}"
-    )
+    if faults:
+        return f"fault: {'; '.join(faults)}"
+    return f"no fault, compared {' and '.join(compared)}" if compared else "no fault"
 
 
 def lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:

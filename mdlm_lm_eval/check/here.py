@@ -75,10 +75,9 @@ class Subject:
         """Token ids of each text, as the user's message of a chat if there is a template and `with_template` is set."""
         if with_template and self.tokenizer.chat_template is not None:
             chats = [[{"role": "user", "content": text}] for text in texts]
-            texts = [
-                self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats
-            ]
-        return [list(self.tokenizer(text, add_special_tokens=not with_template)["input_ids"]) for text in texts]
+            texts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=not with_template)["input_ids"]
+        return ids
 
     def canvas(self, prompt: list[int]) -> Canvas:
         """The canvas of a prompt."""
