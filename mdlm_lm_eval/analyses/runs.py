@@ -107,10 +107,9 @@ def confidence_and_entropy(logits: Tensor, mask_token_id: int) -> tuple[Tensor, 
     """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
     wide[:, mask_token_id] = -torch.inf
-    probabilities = torch.log_softmax(wide, dim=-1).exp()
-    confidence, tokens = probabilities.max(-1)
-    # `entr` counts 0 log 0 as 0.
-    return tokens, confidence, torch.special.entr(probabilities).sum(-1)
+    found = torch.distributions.Categorical(logits=wide)
+    confidence, tokens = found.probs.max(-1)
+    return tokens, confidence, found.entropy()
 
 
 def predict(denoiser: Denoiser, batch: Sequence[inputs.Prompt]) -> list[tuple[int, float, float]]:
