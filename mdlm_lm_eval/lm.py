@@ -323,9 +323,8 @@ class MDLM(HFLM):
         if request.infill:
             encode = lambda piece, first: HFLM.tok_encode(self, piece, None if first else False)  # noqa: E731
             ids = encode_infill(self.tokenizer, text, self.mask_token_id, encode)
-            options = (
-                replace(options, steps=1) if self._family.read else options
-            )  # such a family fills slots in one step
+            if self._family.read:  # such a family fills slots in one step
+                options = replace(options, steps=1)
         else:
             ids = self.tok_encode(text)
         return build(
