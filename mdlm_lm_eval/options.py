@@ -174,10 +174,7 @@ class Options:
 
         Raises OptionError for an unknown name (and names the nearest option) and for a value that cannot be used.
         """
-        declared = self.declared()
-        for name, value in changes.items():
-            if name not in declared:
-                raise unknown_option("option", name, value, declared)
+        check_names("option", changes, self.declared())
         return replace(self, **changes)  # type: ignore[type-var]
 
 
@@ -331,8 +328,7 @@ class DecodingOptions(Options):
         for each in fields(self):
             object.__setattr__(self, each.name, given.pop(each.name, each.default))
         of_ways, declared = of_ways | given, options_of(SAMPLERS, ROW_DECODERS) if of_ways or given else {}
-        for name in of_ways.keys() - declared.keys():
-            raise unknown_option("option", name, of_ways[name], self.declared())
+        check_names("option", of_ways, self._declared | declared)
         parsed = {name: declared[name].parse(value) for name, value in sorted(of_ways.items())}
         kept = {name: value for name, value in parsed.items() if value not in (None, declared[name].default)}
         object.__setattr__(self, "of_ways", tuple(kept.items()))
@@ -632,6 +628,12 @@ def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = 
     if number is None:
         raise must_be(name, declared.requirement, value)
     return int(number)
+
+
+def check_names(what: str, given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raises OptionError for an unknown name among the given ones, and names the nearest known one."""
+    for name in sorted(given.keys() - {*known}):
+        raise unknown_option(what, name, given[name], known)
 
 
 def unknown_option(what: str, name: object, value: object, known: Iterable[str]) -> OptionError:

@@ -18,6 +18,7 @@ from mdlm_lm_eval.options import (
     aliases,
     approximate_caches,
     asked_sampler,
+    check_names,
     defaults_of,
     is_random,
     must_be,
@@ -27,7 +28,6 @@ from mdlm_lm_eval.options import (
     parse_whole,
     parsed,
     shown,
-    unknown_option,
 )
 from mdlm_lm_eval.registry import SAMPLERS, guest_of
 
@@ -136,8 +136,7 @@ class Settings:
         the model does not support.
         """
         given = _our_names(_without_filled_in_length(gen_kwargs), _REQUEST_NAMES)
-        for name in sorted(given.keys() - (known := {*DecodingOptions.declared()} | _REQUEST_NAMES)):
-            raise unknown_option("generation option", name, given[name], known)
+        check_names("generation option", given, _REQUEST_NAMES.union(DecodingOptions.declared()))
         typed_here = given.keys() - {*LENGTH_NAMES, *(name for name in SAMPLING_NAMES if given.get(name) is None)}
         changes = parsed(DecodingOptions, {name: given[name] for name in typed_here})
         _refuse_guest("a generation option", changes)
@@ -193,9 +192,8 @@ def resolve(
     given = _our_names(arguments)
     if given.pop("token", None) not in (None, False):
         raise OptionError("token does not work with --model mdlm: results would show it; set HF_TOKEN")
-    for name in sorted(given.keys() - (known := own_names() | LOADING_NAMES)):
-        if not name.startswith(BITSANDBYTES):
-            raise unknown_option("model argument", name, given[name], known)
+    named = {name: value for name, value in given.items() if not name.startswith(BITSANDBYTES)}
+    check_names("model argument", named, own_names() | LOADING_NAMES)
     model = ModelOptions(**parsed(ModelOptions, given))
     preset: Layer = {}
     if model.preset is not None:

@@ -36,6 +36,7 @@ from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
     OptionError,
+    check_names,
     must_be,
     parse_flag,
     parse_whole,
@@ -180,9 +181,7 @@ class MDLMServer(LocalCompletionsAPI):
 
     def _take(self, stated: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         """Merges the settings that the server reports with those that the user states and with options of requests."""
-        known = DecodingOptions.declared()
-        for name in sorted(set(stated) - known.keys()):
-            raise unknown_option("option in settings", name, stated[name], known)
+        check_names("option in settings", stated, DecodingOptions.declared())
         self.stated = parsed(DecodingOptions, stated)
         self.said = parsed(DecodingOptions, self.said)
         for name in sorted(self.said.keys() & self.stated.keys()):
