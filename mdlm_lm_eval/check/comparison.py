@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -120,9 +121,7 @@ class Followed:
         Only the highest of their logits and the log-sum-exp are known. The others are ours plus one number per
         position, so that the log-sum-exp is theirs.
         """
-        device = self.denoiser.device
-        inputs = tuple(each.to(device) if isinstance(each, Tensor) else each for each in inputs)
-        named = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in named.items()}
+        inputs, named = send_to_device((inputs, named), self.denoiser.device)
         logits = self.denoiser.window_logits(*inputs, **named).float().cpu()
         number = len(self.differences)
         one = self.passes[number]

@@ -62,11 +62,6 @@ class Finding:
     wrong: Served | None = None
     passed: bool = False
 
-    @property
-    def result(self) -> str:
-        """The finding in one word."""
-        return "fail" if self.wrong else "pass" if self.passed else "untested"
-
 
 class Examination:
     """Asks a server and the model in this process, one request at a time. Each method below `Points` is a point.
@@ -236,7 +231,8 @@ def conformance(lm: "MDLMServer") -> dict[str, Any]:
             finding = getattr(exam, name)()
         except (NoAnswerError, OptionError) as error:
             finding = Finding(str(error))
-        points[name.replace("_", " ")] = {"result": finding.result} | asdict(finding)
+        result = "fail" if finding.wrong else "pass" if finding.passed else "untested"
+        points[name.replace("_", " ")] = {"result": result} | asdict(finding)
     return {"server": exam.facts, "points": points}
 
 
