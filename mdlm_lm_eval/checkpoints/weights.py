@@ -58,7 +58,7 @@ def load_model(
         config=config,
         revision=revision,
         subfolder=subfolder,
-        dtype=dtype_name(dtype) if isinstance(dtype, str) else dtype or "auto",
+        dtype=dtype_name(str(dtype or "auto")),
         trust_remote_code=trust_remote_code and family.remote_code,
         ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
         output_loading_info=True,
@@ -101,7 +101,7 @@ def load_network(
     OptionError for weights that are missing or unexpected.
     """
     published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
-    wanted = str(dtype_name(dtype) if isinstance(dtype, str) else dtype or "auto").removeprefix("torch.")
+    wanted = dtype_name(str(dtype or "auto"))
     if wanted == "auto":
         wanted = str(published.get("torch_dtype") or published.get("dtype") or "float32")
     foreign = _class_of(published, pretrained, named, revision, trust_remote_code)
