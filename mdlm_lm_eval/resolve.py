@@ -19,7 +19,6 @@ from mdlm_lm_eval.options import (
     approximate_caches,
     asked_sampler,
     check_names,
-    defaults_of,
     is_random,
     must_be,
     options_of,
@@ -261,11 +260,9 @@ def _without_filled_in_length(gen_kwargs: Mapping[str, Any]) -> Mapping[str, Any
 
 def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:
     """Returns the options that are set but change nothing, each with the reason as the end of a sentence."""
-    defaults = defaults_of(DecodingOptions)
-    found = {}
+    changes, found = options.changes(), {}
     for name, (partner, value) in _PARTNERS.items():
-        actual = getattr(options, partner)
-        if actual == defaults[partner] if value is None else actual != value:
+        if partner not in changes if value is None else getattr(options, partner) != value:
             found[name] = f"without {partner}" if value is None else f"without {partner}={value}"
     if not options.way.reads_priority:
         found["unmasking"] = f"with sampler={options.sampler}"
@@ -274,7 +271,7 @@ def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:
     if rules and not is_causal and options.way.steps_of(1, options) is not None:
         rule = f"with {rules[0]}={shown(getattr(options, rules[0]))}"
         found |= dict.fromkeys(("steps", "steps_per_block", "schedule"), rule)
-    return {name: why for name, why in found.items() if getattr(options, name) != defaults[name]}
+    return {name: why for name, why in found.items() if name in changes}
 
 
 def loading_names(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -215,11 +215,9 @@ class MDLMServer(LocalCompletionsAPI):
             asked = ", ".join(f"{name}={shown(value)}" for name, value in gen_kwargs.items() if name != "until")
             carried = ", ".join(serving.REQUEST_OPTIONS)
             raise OptionError(f"a task asks for {asked}; a server's requests carry {carried} and stop strings alone")
-        ignored = {
-            name: getattr(request.options, name)
-            for name in self.dialect.fixed
-            if name != "seed" and getattr(request.options, name) != getattr(DecodingOptions(), name)
-        } | dict.fromkeys(request.ignored, "set by a task")
+        ignored = {name: value for name, value in request.options.changes().items() if name in self.dialect.fixed}
+        ignored.pop("seed", None)  # lm-eval always sets one
+        ignored |= dict.fromkeys(request.ignored, "set by a task")
         if ignored.keys() - self.ignored.keys():
             hint = "; with sampling=true they are" if "temperature" in ignored and not self._renoises else ""
             names = ", ".join(sorted(ignored))

@@ -10,7 +10,7 @@ from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families import family_of, published_family
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.grouped_attention import NAME as GROUPED_ATTENTION
-from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
+from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import FAMILIES
 
 
@@ -108,9 +108,8 @@ def check_options(config: PretrainedConfig, options: DecodingOptions, *, in_slot
         return
     if options.noise_num != DecodingOptions.noise_num and family.read is None:
         raise OptionError(f"noise_num={options.noise_num} is of models that denoise random tokens, not {family.name}")
-    defaults = defaults_of(DecodingOptions)
-    for name, value in options.as_dict().items():
-        if value != defaults[name] and (name, value) != ("cache", "none"):  # every family works without a cache
+    for name, value in options.changes().items():
+        if (name, value) != ("cache", "none"):  # every family works without a cache
             family.refuse(name, value, in_slots=in_slots)
     has_own_attention = options.way.attention(FULL_ATTENTION, options).is_block_causal
     if has_own_attention:
