@@ -59,11 +59,8 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path, prompts: Path)
     assert ModelCard.load(adapter / "README.md").data.model_name == "MA (CE + TV), seed 0"
     assert "learning_rate: 0.001\n" in text
     assert "Not evaluated yet" in text
-    n_asked = {"a": 50, "b": 50, "c": 50}
-    few, most, better = (
-        score_of_tasks(dict(zip(n_asked, scores, strict=True)), n_asked)
-        for scores in ((0.7, 0.8, 0.9), (0.5, 0.5, 0.8), (0.8, 0.9, 1.0))
-    )
+    of_tasks = ((0.7, 0.8, 0.9), (0.5, 0.5, 0.8), (0.8, 0.9, 1.0))
+    few, most, better = (score_of_tasks(scores, [50, 50, 50]) for scores in of_tasks)
     before, after = {2: Scored(few), 200: Scored(most)}, {2: Scored(better), 200: Scored(better)}
     for _ in range(2):
         fill_in_scores(adapter, before, after, 50, "mdlm-sweep ...")

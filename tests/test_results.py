@@ -91,12 +91,12 @@ def test_a_score_of_independent_questions_has_wilsons_interval() -> None:
     found = score_of_sets({"task": [(n, float(n >= 30)) for n in range(1000)]}).interval
     expected = stats.binomtest(970, 1000).proportion_ci(method="wilson")
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=2e-4)
-    assert score_of_tasks({"task": 0.97}, {"task": 1000}).interval.low == pytest.approx(found.low, abs=1e-4)
+    assert score_of_tasks([0.97], [1000]).interval.low == pytest.approx(found.low, abs=1e-4)
 
 
 def test_a_difference_of_independent_questions_is_newcombes() -> None:
     """56 of 70 against 48 of 80, by method 10 of Newcombe (1998), Statistics in Medicine 17, 873-890, table II."""
-    first, second = score_of_tasks({"a": 48 / 80}, {"a": 80}), score_of_tasks({"a": 56 / 70}, {"a": 70})
+    first, second = score_of_tasks([48 / 80], [80]), score_of_tasks([56 / 70], [70])
     found = difference(first, second)
     assert (found.low, found.high) == pytest.approx((0.0524, 0.3339), abs=4e-3)
 
@@ -153,8 +153,8 @@ def test_questions_of_a_set_are_a_cluster_and_rules_are_fixed() -> None:
 
 
 def test_seeds_are_random_and_paired_in_their_order() -> None:
-    few = [score_of_tasks({"a": score}, {"a": 1000}) for score in (0.9, 0.8, 0.7)]
-    many = [score_of_tasks({"a": score}, {"a": 1000}) for score in (0.85, 0.75, 0.65)]
+    few = [score_of_tasks([score], [1000]) for score in (0.9, 0.8, 0.7)]
+    many = [score_of_tasks([score], [1000]) for score in (0.85, 0.75, 0.65)]
     mean = mean_of_seeds(few)
     assert (mean.interval.half_width or 0) > 0.15 > (few[0].interval.half_width or 0)
     lost = difference(mean_of_seeds(many), mean)

@@ -213,7 +213,7 @@ def _share(
     if known and math.isclose(known.mean, result.metrics[metric], rel_tol=1e-6, abs_tol=1e-9):
         return known
     if metric == SUITE_METRIC and suite_task(name):
-        return score_of_tasks({name: result.metrics[metric]}, {name: result.n_questions})
+        return score_of_tasks([result.metrics[metric]], [result.n_questions])
     return result.share(metric)
 
 

@@ -165,11 +165,11 @@ def answers_in(score: float) -> int:
     return Fraction(score).limit_denominator(_MOST_ANSWERS).denominator
 
 
-def score_of_tasks(scores: Mapping[str, float], n_questions: Mapping[str, int]) -> Score:
+def score_of_tasks(scores: Sequence[float], n_questions: Sequence[int]) -> Score:
     """The mean over tasks of which only scores and numbers of questions are known; each question is its own cluster."""
-    n = sum(n_questions.values())
-    within = sum(one * (1 - one) / max(n_questions[task] - 1, 1) for task, one in scores.items()) / len(scores) ** 2
-    return Score(fmean(scores.values()), max(within, n**-2), n, n)
+    n, of_tasks = sum(n_questions), zip(scores, n_questions, strict=True)
+    within = sum(one * (1 - one) / max(asked - 1, 1) for one, asked in of_tasks) / len(scores) ** 2
+    return Score(fmean(scores), max(within, n**-2), n, n)
 
 
 def mean_of_tasks(scores: Sequence[Score]) -> Score:
@@ -177,8 +177,7 @@ def mean_of_tasks(scores: Sequence[Score]) -> Score:
     if len(scores) == 1:
         return scores[0]
     if not all(one.parts for one in scores):
-        means = {str(n): one.mean for n, one in enumerate(scores)}
-        return score_of_tasks(means, {str(n): one.n_clusters for n, one in enumerate(scores)})
+        return score_of_tasks([one.mean for one in scores], [one.n_clusters for one in scores])
     parts: dict[Hashable, float] = {}
     for one in scores:
         for name, part in zip(one.clusters, one.parts, strict=True):
