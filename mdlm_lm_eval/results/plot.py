@@ -143,11 +143,11 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
     handles, places, labels = [], {}, _labels(rows, ("model", "adapter", "setting"))
     kinds = exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*")
     for n, (index, row) in enumerate(rows.iterrows(), start=1):
-        colour, mark = colours[named[index]], found[index]
-        look: dict[str, Any] = {"color": colour, "marker": kinds[index]}
-        look |= {"markerfacecolor": colour if mark == "on" else PAPER, "linestyle": ""}
+        mark = found[index]
+        colour = colours[named[index]] if mark else _BESIDE
+        look: dict[str, Any] = {"color": colour, "marker": kinds[index], "linestyle": ""}
+        look["markerfacecolor"] = colour if mark == "on" else PAPER
         look |= {"markersize": 6} if row["is_guest"] else {}
-        look |= {} if mark else {"color": _BESIDE, "markeredgecolor": _BESIDE}
         half = None if pd.isna(row["high"]) else [[row["score"] - row["low"]], [row["high"] - row["score"]]]
         axes.errorbar(row[cost], row["score"], yerr=half, elinewidth=0.5, **look)
         if mark or len(rows) <= _MOST_NUMBERED:
