@@ -61,11 +61,12 @@ def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]]) -> Non
         key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
         for key, value in {**run.settings, **asdict(objective)}.items()
     }
+    pretrained = "" if base == BUILT_IN else f"pretrained={base},"
     text = f"""# {name}
 
 A LoRA adapter of {"the built-in model of mdlm-lm-eval" if base == BUILT_IN else f"`{base}`"}. DIR is this folder:
 
-    lm_eval --model mdlm --model_args {_pretrained(base)}peft=DIR,n_masks=200 --tasks {GROUP}{_template(recipe)}
+    lm_eval --model mdlm --model_args {pretrained}peft=DIR,n_masks=200 --tasks {GROUP}{_template(recipe)}
 
 {_EVALUATION}
 
@@ -108,15 +109,13 @@ def evaluate(recipe: Recipe) -> None:
 
 def sweep_words(recipe: Recipe, pretrained: str, adapter: str) -> list[str]:
     """Arguments of `mdlm-sweep` to score the model `pretrained` with and without the adapter."""
-    model = _pretrained(pretrained)
-    if pretrained != BUILT_IN:
-        model += f"dtype={recipe.dtype},"
+    model = [] if pretrained == BUILT_IN else [f"pretrained={pretrained}", f"dtype={recipe.dtype}"]
     if recipe.attn_implementation is not None:
-        model += f"attn_implementation={recipe.attn_implementation},"
+        model.append(f"attn_implementation={recipe.attn_implementation}")
     masks = ",".join(map(str, N_MASKS))
     words = [f"--peft=none,{adapter}", f"--tasks={GROUP}", f"--n_masks={masks}", "--steps=1"]
     words += [f"--limit={recipe.evaluation_limit}", *_template(recipe).split()]
-    return [f"--model_args={model.removesuffix(',')}", *words] if model else words
+    return [f"--model_args={','.join(model)}", *words] if model else words
 
 
 def read_scores(folder: Path) -> tuple[Scores, Scores]:
@@ -173,11 +172,6 @@ Made by `{command}`.
         for n, one in after.items()
     ]
     write_whole(adapter / "README.md", str(card))
-
-
-def _pretrained(name: str) -> str:
-    """The beginning of --model_args; empty for the built-in model, which is the default."""
-    return "" if name == BUILT_IN else f"pretrained={name},"
 
 
 def _template(recipe: Recipe) -> str:
