@@ -55,30 +55,20 @@ class Decomposition:
         return ", ".join([*words, f"entropy {self.entropy:.2f}"])
 
 
-def decomposition_of(tasks: Sequence[TaskResult]) -> Decomposition | None:
-    """The decomposition of several tasks, each with the same weight; None if one has no record of first tokens."""
+def decomposition_of(tasks: Sequence[TaskResult], names: Iterable[str] = SHARES) -> Decomposition | None:
+    """The shares `names` of several tasks, each with the same weight; None if one has no record of first tokens."""
     recorded = [task.first_token for task in tasks]
-    if not recorded or not all(one.get("letters") for one in recorded):
+    if not all(one.get("letters") for one in recorded):
         return None
-    shares = _shares(tasks, SHARES)
-    return Decomposition(shares, fmean(one["entropy"] for one in recorded))
-
-
-def decoded_share(task: TaskResult) -> Score | None:
-    """The share of a task's answers that are right as decoded; None if its first tokens or right labels are unknown."""
-    return _shares([task], ["decoded"]).get("decoded") if task.first_token.get("letters") else None
-
-
-def _shares(tasks: Sequence[TaskResult], names: Iterable[str]) -> dict[str, Score]:
-    """Those of the shares `names` that are known; all tasks have first tokens."""
-    letters = [task.first_token["letters"] for task in tasks]
-    likeliest = np.array([*"".join(letters)])
-    clusters, sizes = clusters_of(of_set for task in tasks for of_set in _sets(task)), [*map(len, letters)]
-    known = [name for name in names if name not in _OF_ANSWER or "L" not in likeliest]
-    return {
+    letters = [one["letters"] for one in recorded]
+    likeliest, sizes = np.array([*"".join(letters)]), [*map(len, letters)]
+    clusters = clusters_of(of_set for task in tasks for of_set in _sets(task))
+    shares = {
         name: score_of_questions(clusters, np.isin(likeliest, [*SHARES[name]]).astype(float), sizes, sum(sizes))
-        for name in known
+        for name in names
+        if name not in _OF_ANSWER or "L" not in likeliest
     }
+    return Decomposition(shares, fmean(one["entropy"] for one in recorded))
 
 
 def over_seeds(found: Sequence[Decomposition]) -> Decomposition:

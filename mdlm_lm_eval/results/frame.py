@@ -10,7 +10,7 @@ import pandas as pd
 
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, defaults_of, silent_names
-from mdlm_lm_eval.results.decomposition import decoded_share
+from mdlm_lm_eval.results.decomposition import decomposition_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.in_words import check_in_words
 from mdlm_lm_eval.results.recorded import LARGEST
@@ -208,8 +208,8 @@ def _share(
         known = mean_of_tasks(found) if len(found) == len(tasks) else None
     elif asked and all(0 <= score <= 1 for _, score in asked):
         known = score_of_sets({name: asked}, result.repeats)
-    elif metric == SUITE_METRIC and suite_task(name):
-        known = decoded_share(result)
+    elif metric == SUITE_METRIC and suite_task(name) and (first := decomposition_of([result], ["decoded"])):
+        known = first.shares.get("decoded")
     if known and math.isclose(known.mean, result.metrics[metric], rel_tol=1e-6, abs_tol=1e-9):
         return known
     if metric == SUITE_METRIC and suite_task(name):
