@@ -21,7 +21,6 @@ class Experiment:
     beyond: the suite's setting that is x; curves over it belong to the rows of its standard value.
     """
 
-    name: str
     title: str
     x_label: str
     head: str
@@ -63,20 +62,14 @@ def _n_masks(masks: Series) -> str:
 
 
 _BLOCK, _AFTER = "number of distractor examples before the block", "after {} distractors"
+_BY_PLACE = "Position of the relevant block (`mdlm_locality`)"
 _IN_TURN = "Position of the relevant block at each mask count (`mdlm_position`)"
 _WRONG, _RIGHT = "number of distractor examples", "number of relevant examples"
-_EXPERIMENTS = (
-    Experiment("masks", "Masks appended", "number of appended masks", "{} masks"),
-    Experiment(
-        "positions",
-        "Position of the relevant block (`mdlm_locality`)",
-        _BLOCK,
-        _AFTER,
-        lambda place: f"question {place}",
-    ),
-    Experiment("positions_by_masks", _IN_TURN, _BLOCK, _AFTER, _n_masks),
-    Experiment("dots", "Dots after the answer (`mdlm_slot`)", "number of appended masks or dots", "{} dots"),
-    Experiment("distractors", _WRONG.capitalize(), _WRONG, "{} distractors", _n_masks, "fewshot_distractors"),
-    Experiment("relevant", _RIGHT.capitalize(), _RIGHT, "{} relevant", _n_masks, "fewshot_relevant"),
-)
-BY_NAME = {experiment.name: experiment for experiment in _EXPERIMENTS}
+BY_NAME = {
+    "masks": Experiment("Masks appended", "number of appended masks", "{} masks"),
+    "positions": Experiment(_BY_PLACE, _BLOCK, _AFTER, lambda place: f"question {place}"),
+    "positions_by_masks": Experiment(_IN_TURN, _BLOCK, _AFTER, _n_masks),
+    "dots": Experiment("Dots after the answer (`mdlm_slot`)", "number of appended masks or dots", "{} dots"),
+    "distractors": Experiment(_WRONG.capitalize(), _WRONG, "{} distractors", _n_masks, "fewshot_distractors"),
+    "relevant": Experiment(_RIGHT.capitalize(), _RIGHT, "{} relevant", _n_masks, "fewshot_relevant"),
+}
