@@ -136,10 +136,11 @@ class Simulation:
         """A bootstrap over sets (BCa)."""
         values = answers[-1, 0] - answers[0, 0] if len(answers) > 1 else answers[0, 0]
         sums = np.bincount(self.sets, values) / 3
+        mean = float(sums.mean())
         if not np.ptp(sums):
-            return Interval(float(sums.mean()), float(sums.mean()), float(sums.mean()), len(sums))
+            return Interval(mean, mean, mean)
         found = bootstrap((sums,), np.mean, n_resamples=999, rng=self.rng).confidence_interval
-        return Interval(float(sums.mean()), float(found.low), float(found.high), len(sums))
+        return Interval(mean, float(found.low), float(found.high))
 
 
 def coverage(case: Case, repetitions: int, *, others: bool = False) -> list[float]:

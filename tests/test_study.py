@@ -233,7 +233,7 @@ def lost_in_words(gain: Interval) -> str:
     """A negative gain."""
     assert gain.low is not None
     assert gain.high is not None
-    return Interval(-gain.mean, -gain.high, -gain.low, gain.n).in_words
+    return Interval(-gain.mean, -gain.high, -gain.low).in_words
 
 
 BOTH = ("as decoded", "among letters")

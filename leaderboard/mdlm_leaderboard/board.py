@@ -78,7 +78,7 @@ class Estimate:
     @property
     def interval(self) -> Interval:
         """The interval, in percent for an accuracy."""
-        return Interval(self.mean, self.low, self.high, self.n_questions).scaled(100 if self.is_accuracy else 1)
+        return Interval(self.mean, self.low, self.high).scaled(100 if self.is_accuracy else 1)
 
     @property
     def in_words(self) -> str:
@@ -345,7 +345,7 @@ def _ends(curve: Curve) -> Interval | None:
 
 def _pairs(row: Row, pair: tuple[int, int]) -> Interval | None:
     one = row.curve("masks").get(pair[1])
-    return None if one is None or one.pairs is None else Interval(100 * one.pairs, None, None, 1)
+    return None if one is None or one.pairs is None else Interval(100 * one.pairs)
 
 
 def first_token_share(row: Row, n_masks: int, name: str) -> Score | None:

@@ -90,8 +90,9 @@ class TaskResult:
     def interval(self, metric: str) -> Interval:
         """The interval of a score that is not a share: 1.96 standard errors to each side."""
         mean, error = self.metrics[metric], self.standard_errors.get(metric)
-        half = None if error is None else _NORMAL_95 * error
-        return Interval(mean, half and mean - half, half and mean + half, self.n_questions)
+        if error is None:
+            return Interval(mean)
+        return Interval(mean, mean - _NORMAL_95 * error, mean + _NORMAL_95 * error)
 
 
 @dataclass(frozen=True)

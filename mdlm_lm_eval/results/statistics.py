@@ -29,12 +29,11 @@ _MOST_ANSWERS = 1000  # the most answers that one question's score may be the me
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its 95% interval from `n` independent values; the ends are None if these values do not give any."""
+    """A mean and its 95% interval; the ends are None if the values do not give any."""
 
     mean: float
-    low: float | None
-    high: float | None
-    n: int
+    low: float | None = None
+    high: float | None = None
 
     @property
     def half_width(self) -> float | None:
@@ -72,7 +71,7 @@ class Interval:
     def scaled(self, factor: float) -> "Interval":
         """The same interval in other units, such as percentage points."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
-        return Interval(factor * self.mean, low, high, self.n)
+        return Interval(factor * self.mean, low, high)
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,9 @@ class Score:
     def interval(self) -> Interval:
         """The score's 95% interval. Its ends are None if there is one cluster only."""
         if self.n_clusters < 2:
-            return Interval(self.mean, None, None, self.n)
+            return Interval(self.mean)
         degrees = _degrees(self.within, self.n_clusters - 1, self.between, len(self.seeds) - 1)
-        return Interval(self.mean, *_limits(self, _t(degrees, _QUANTILE)), self.n)
+        return Interval(self.mean, *_limits(self, _t(degrees, _QUANTILE)))
 
 
 @dataclass(frozen=True)
@@ -226,9 +225,9 @@ def difference(first: Score, second: Score) -> Interval:
     Scores with the same clusters are paired by cluster, and equally many seeds are paired in their order; other scores
     and seeds are independent. The ends are within -1 and 1, and the width is never zero.
     """
-    mean, n = second.mean - first.mean, min(first.n, second.n)
+    mean = second.mean - first.mean
     if min(first.n_clusters, second.n_clusters) < 2:
-        return Interval(mean, None, None, n)
+        return Interval(mean)
     within, between, degrees = _of_difference(first, second)
     variances = [one.within + one.between for one in (first, second)]
     share = (sum(variances) - within - between) / 2 / math.sqrt(variances[0] * variances[1])
@@ -237,7 +236,7 @@ def difference(first: Score, second: Score) -> Interval:
         (one.mean - low, high - one.mean) for one, (low, high) in zip((first, second), limits, strict=True)
     )
     down = _added(below_2, above_1, share)
-    return Interval(mean, mean - down, mean + _added(above_2, below_1, share), n)
+    return Interval(mean, mean - down, mean + _added(above_2, below_1, share))
 
 
 def against(baseline: Score, other: Score) -> str:
@@ -362,10 +361,10 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[Hashable]) ->
         sums[cluster] += value - mean
     n = len(sums)
     if n < 2:
-        return Interval(mean, None, None, n)
+        return Interval(mean)
     error = math.sqrt(n / (n - 1) * sum(total * total for total in sums.values())) / len(values)
     half = _t(n - 1, _QUANTILE) * error
-    return Interval(mean, mean - half, mean + half, n)
+    return Interval(mean, mean - half, mean + half)
 
 
 def correlation_interval(r: float, n: int) -> tuple[float, float] | None:
