@@ -245,7 +245,8 @@ def test_show_says_what_was_not_parsed_and_what_the_preset_was_for(
     answers = [(how, text) for how in ("strict-match", "none") for text in ("[invalid]", "", "5")]
     found = [{"filter": how, "filtered_resps": [text]} for how, text in answers]
     found += [{"filter": "strict-match", "filtered_resps": [texts]} for texts in (["[invalid]"], ["", "5"])]  # lists
-    lines = [json.dumps(one) + "\n" for one in found]
+    of_question = {"doc_id": 0, "doc_hash": "a", "metrics": []}
+    lines = [json.dumps(of_question | one) + "\n" for one in found]
     path = write(tmp_path, results_1=content) / "results_1.json"
     (tmp_path / "samples_gsm8k_1.jsonl").write_text("".join(lines))
     assert main(["show", str(path)]) == 0

@@ -10,7 +10,7 @@ from typing import Any
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_chosen_file
-from mdlm_lm_eval.results.samples import SAMPLES, metrics_of, new_instance, read_samples, samples_path
+from mdlm_lm_eval.results.samples import metrics_of, new_instance, read_samples, samples_path
 from mdlm_lm_eval.results.statistics import Interval, difference, score_of_sets, t_interval
 from mdlm_lm_eval.results.suite import suite_task
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
@@ -50,7 +50,7 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[l
     metadata = json.dumps({name: result.metadata[name] for name in given if name in result.metadata})
     task = _manager(include_path, metadata).load([result.name])["tasks"][result.name]
     pairs: dict[str, list[tuple[float, float]]] = {}  # exact and as run
-    for sample in read_samples(samples, SAMPLES):
+    for sample in read_samples(samples):
         if sample["doc_id"] not in exact:
             continue
         answer = exact[sample["doc_id"]]

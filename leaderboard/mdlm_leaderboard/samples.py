@@ -14,11 +14,10 @@ from typing import Any
 from mdlm_leaderboard.compare import labels
 from mdlm_leaderboard.page.write import render
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.recorded import Answered, Shaped
+from mdlm_lm_eval.results.recorded import ANSWERED
 from mdlm_lm_eval.results.result_file import ResultFile, read_chosen_file
 from mdlm_lm_eval.results.samples import metrics_of, read_samples, samples_path
 
-_ANSWERED = Shaped(list[Answered])
 _OF_TRACE = ("canvas", "blocks", "returned", "ending", "steps", "confidence", "edits", "events")
 # The task of a question, its number, and the digest of its document.
 Key = tuple[str, int, str]
@@ -62,7 +61,7 @@ def _questions_of(file: ResultFile) -> dict[Key, tuple[dict[str, Any], dict[str,
         traces = defaultdict(list)
         for trace in _recorded(file, name).get("trace") or ():
             traces[trace.get("prompt_hash")].append(trace)  # with --samples, documents have other numbers
-        for sample in read_samples(path, _ANSWERED) if path else ():
+        for sample in read_samples(path, ANSWERED) if path else ():
             key = (name, sample["doc_id"], sample["doc_hash"])
             scores = {f"{metric},{sample['filter']}": value for metric, value in metrics_of(sample).items()}
             if key in found:  # the same answers after another filter

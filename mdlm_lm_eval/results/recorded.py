@@ -4,7 +4,7 @@ Any other key may be there and have any value, and so may keys that are only sho
 dates and figures of them are finite.
 """
 
-from typing import Annotated, Any, Required
+from typing import Annotated, Any, NotRequired, Required
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
@@ -208,6 +208,7 @@ class Sample(TypedDict):
     doc_id: int
     doc_hash: str
     filter: str
+    filtered_resps: NotRequired[list[Any]]
     metrics: list[str]
 
 
@@ -220,25 +221,15 @@ class Answered(Sample, total=False):
     resps: Required[list[list[Any]]]
 
 
-class FilteredSample(TypedDict, total=False):
-    """A line of which only the filtered answers are read."""
-
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
-    filter: str
-    filtered_resps: list[Any]
+RECORDED = TypeAdapter(Recorded)
+SAMPLES, ANSWERED = TypeAdapter(list[Sample]), TypeAdapter(list[Answered])
 
 
-class Shaped:
-    """Checks JSON against a type."""
-
-    def __init__(self, shape: Any) -> None:
-        self._adapter = TypeAdapter(shape)
-
-    def check(self, content: Any) -> None:
-        """Raises UnusableFile, which names the first place that has another type."""
-        try:
-            self._adapter.validate_python(content)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise UnusableFile(f"differs from what this version reads ({place}: {first['msg']})") from error
+def check_types(content: Any, types: TypeAdapter[Any]) -> None:
+    """Raises UnusableFile, which names the first place that has another type."""
+    try:
+        types.validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UnusableFile(f"differs from what this version reads ({place}: {first['msg']})") from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
-from mdlm_lm_eval.results.recorded import LARGEST, Ranges, Recorded, Shaped
+from mdlm_lm_eval.results.recorded import LARGEST, RECORDED, Ranges, check_types
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.statistics import Interval, Score, answers_in
 
@@ -20,7 +20,6 @@ logger = logging.getLogger(__name__)
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
 OLD_SAMPLER = "remasking"  # the name of `sampler` in version 0.3, whose "none" is "auto" now
 _NORMAL_95 = 1.96
-_RECORDED = Shaped(Recorded)
 # The parts of a result file whose keys are names of tasks and groups.
 _BY_TASK = ("results", "groups", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
 
@@ -182,7 +181,7 @@ def read_result_file(path: Path, name: str | None = None) -> ResultFile:
     if not isinstance(content, dict) or not {"results", "config"} <= content.keys():
         raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
     content = redacted(content)
-    _RECORDED.check(content)
+    check_types(content, RECORDED)
     try:
         return _parsed({**content, **_by_plain_names(content)}, path, name or str(path))
     except KeyError as error:  # a task or group that another part of the file names

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -11,8 +12,10 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.recorded import LARGEST, FilteredSample, Sample, Shaped
+from mdlm_lm_eval.results.recorded import LARGEST, SAMPLES, check_types
 from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.suite import SUITE_METRIC, suite_task
 from mdlm_lm_eval.tasks import rule_sets
@@ -22,8 +25,6 @@ Question = tuple[int, str, str]
 # The set of a question (or the question itself if it has none), and its score.
 Answer = tuple[Hashable, float]
 
-SAMPLES = Shaped(list[Sample])
-_FILTERED = Shaped(list[FilteredSample])
 _NOTHING = frozenset(("", "[invalid]", "None"))
 
 
@@ -35,25 +36,19 @@ def samples_path(result: Path, task: str) -> Path | None:
 def samples_paths(result: Path, tasks: Iterable[str]) -> dict[str, Path]:
     """Task -> the file of its samples beside a result file, without tasks that have none."""
     date = result.stem.rpartition("_")[2]  # a date has no underscore; a name that the user chose may have some
-    there: list[str] = []
-    with suppress(OSError):
-        there = [name for name in os.listdir(result.parent) if name.startswith("samples_")]
-    found: dict[str, Path] = {}
-    for task in tasks if there else ():
-        endings = [f"{task}_{date}.jsonl{ending}" for ending in ("", ".gz")]
-        named = [f"samples_{ending}" for ending in endings if f"samples_{ending}" in there]
-        named += [name for ending in endings for name in there if name.endswith(f"::{ending}")]  # as lm-eval 0.5 writes
-        if named:
-            found[task] = result.parent / named[0]
-    return found
+    # lm-eval 0.5 writes the group's name and `::` before the task's.
+    named = re.compile(rf"samples_(?:.*::)?(.+)_{re.escape(date)}\.jsonl(?:\.gz)?")
+    found = [match for name in sorted(os.listdir(result.parent), reverse=True) if (match := named.fullmatch(name))]
+    of_tasks = {match[1]: result.parent / match[0] for match in found}  # of several, the first name stays
+    return {task: of_tasks[task] for task in tasks if task in of_tasks}
 
 
-def read_samples(path: Path, shape: Shaped) -> list[dict[str, Any]]:
-    """The lines of a file of samples. Raises UnusableFile if it is cut off, or a line has another shape."""
+def read_samples(path: Path, types: TypeAdapter[Any] = SAMPLES) -> list[dict[str, Any]]:
+    """The lines of a file of samples. Raises UnusableFile if it is cut off, or a line has other types."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
             samples = [json.loads(line) for line in lines]
-        shape.check(samples)
+        check_types(samples, types)
     except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:  # UnusableFile, too
         raise UnusableFile(f"has samples that cannot be read: {path.name!r} ({error})") from error
     return samples
@@ -62,7 +57,7 @@ def read_samples(path: Path, shape: Shaped) -> list[dict[str, Any]]:
 def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
     """Metric (`metric,filter`) -> question -> score, for metrics with one number per question."""
     scores: dict[str, dict[Question, float]] = defaultdict(dict)
-    for sample in read_samples(path, SAMPLES):
+    for sample in read_samples(path):
         document = sample.get("doc")
         of_set = document.get("set", "") if isinstance(document, dict) else ""
         for metric, value in metrics_of(sample).items():
@@ -104,7 +99,7 @@ def scores_by_question(file: ResultFile, unread: list[str] | None = None) -> dic
 
 def unparsed_answers(path: Path) -> Counter[str]:
     """Filter -> the number of answers in which it found nothing: its result is empty, or lm-eval's word for that."""
-    samples = (one for one in read_samples(path, _FILTERED) if one.get("filter", "none") != "none")
+    samples = (one for one in read_samples(path) if one["filter"] != "none")
     return Counter(one["filter"] for one in samples if {*_texts(one.get("filtered_resps", "?"))} <= _NOTHING)
 
 
