@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from accelerate import PartialState
 from filelock import FileLock
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -74,7 +73,7 @@ def finetune(run: Run) -> DiffusionTrainer:
             write_whole(checkpoints / "recipe.yaml", yaml.safe_dump(learned))
             if complaint := run.objective.complaint(run.n_passes):
                 logger.warning(complaint)
-        PartialState().wait_for_everyone()
+        trainer.accelerator.wait_for_everyone()
         _train(trainer, _last_checkpoint(checkpoints))
 
         with whole_folder(recipe.folder) if is_main else nullcontext(recipe.folder) as folder:
