@@ -1,6 +1,7 @@
 """Makes the board from the table of scores: sections with rows of estimates, their ranks, seeds and columns."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -546,26 +547,23 @@ def _with_speeds(section: Section) -> list[Row]:
         rows = [row for row in section.rows if name in row.benchmarks and row.benchmarks[name].is_accuracy]
         costs, machines = ([getattr(row.benchmarks[name], of) for row in rows] for of in ("costs", "machine"))
         by = parallelism.measure_of_speed(costs, is_one_machine=len({*machines}) == 1)
-        checkpoints: dict[str, list[Row]] = {}
         ways: dict[Any, dict[str, parallelism.Point]] = {}  # settings of one curve of score by tokens per evaluation
         for row in rows:
-            checkpoints.setdefault(str(row.who), []).append(row)
             if tokens := row.benchmarks[name].tokens_per_evaluation:
                 ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * row.benchmarks[name].mean
-        for own in checkpoints.values():
-            if by is None or len(own) == 1:
-                continue
-            slack, settings = parallelism.slack_of(by), []
-            for row in own:
-                one = row.benchmarks[name]
-                speed = parallelism.speed_of(one.costs[by] or 0, by)
-                settings.append(parallelism.Setting(speed, one.mean, one.score, is_exact(row), slack))
-            for row, setting, mark in zip(own, settings, parallelism.marks(settings), strict=True):
-                found[row.id][name] = replace(found[row.id][name], speed=setting.speed, speed_by=by, mark=mark)
         for way in (way for way in ways.values() if len(way) > 1):
             pb = {quality: parallelism.parallel_bench([*way.values()], quality) for quality in QUALITIES}
             for id in way:
                 found[id][name] = replace(found[id][name], parallel_bench=pb)
+        if by is None:
+            continue
+        n_settings, settings = Counter(str(row.who) for row in rows), {}
+        for row in (row for row in rows if n_settings[str(row.who)] > 1):
+            one, frontier = row.benchmarks[name], (str(row.who), is_exact(row))
+            speed, slack = parallelism.speed_of(one.costs[by] or 0, by), parallelism.slack_of(by)
+            settings[row.id] = parallelism.Setting(speed, one.mean, one.score, frontier, slack)
+        for (id, setting), mark in zip(settings.items(), parallelism.marks([*settings.values()]), strict=True):
+            found[id][name] = replace(found[id][name], speed=setting.speed, speed_by=by, mark=mark)
     return [replace(row, curves={(BENCHMARKS, ""): found[row.id]}) for row in section.rows]
 
 

@@ -1,6 +1,6 @@
 """Accuracy against speed: the frontier of several ways of decoding, and ParallelBench's PB90."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ def parallel_bench(points: Sequence[Point], least: float) -> float | None:
 
 
 class Setting(NamedTuple):
-    """A way of decoding: its speed (more is faster), its score, and whether it is exact (has no approximate cache).
+    """A way of decoding: its speed (more is faster), its score, and the name of the frontier that it may be on.
 
     One setting is faster than another if its speed is more than `slack` times the other's.
     """
@@ -36,7 +36,7 @@ class Setting(NamedTuple):
     speed: float
     score: float
     share: Score | None = None
-    is_exact: bool = True
+    frontier: Hashable = ""
     slack: float = 1.0
 
     def is_faster(self, other: "Setting") -> bool:
@@ -70,7 +70,7 @@ def speed_of(amount: float, measure: str) -> float:
 
 
 def marks(settings: Sequence[Setting]) -> list[str]:
-    """The mark of each way of decoding a checkpoint; exact and approximate ones have frontiers of their own.
+    """The mark of each way of decoding, compared with those of the same `frontier`.
 
     "on": no other beats it.
     "hollow": the same, but its score does not differ significantly from a neighbour's on the frontier.
@@ -78,8 +78,8 @@ def marks(settings: Sequence[Setting]) -> list[str]:
     "": another clearly beats it.
     """
     found = [""] * len(settings)
-    for is_exact in (True, False):
-        own = [n for n, one in enumerate(settings) if one.is_exact == is_exact]
+    for frontier in {one.frontier for one in settings}:
+        own = [n for n, one in enumerate(settings) if one.frontier == frontier]
         better = {n: [other for m in own if (other := settings[m]).beats(settings[n])] for n in own}
         on = sorted((n for n in own if not better[n]), key=lambda n: settings[n].speed)
         told = [_differ(settings[one], settings[other]) for one, other in pairwise(on)]

@@ -128,18 +128,16 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
         exact &= ~rows["cache"].isin(approximate_caches())
     named = rows["adapter"].fillna(rows["model"])
     colours = {**colours_of(named), **colours}
+    frontiers = rows.groupby([rows["model"], rows["adapter"], exact], dropna=False, sort=False)
     settings = [
-        Setting(speed_of(row[cost], cost), row["score"], row["share"], is_exact, slack_of(cost))
-        for (_, row), is_exact in zip(rows.iterrows(), exact, strict=True)
+        Setting(speed_of(row[cost], cost), row["score"], row["share"], frontier, slack_of(cost))
+        for (_, row), frontier in zip(rows.iterrows(), frontiers.ngroup(), strict=True)
     ]
-    found = pd.Series("", index=rows.index)
-    for _, own in rows.groupby([rows["model"], rows["adapter"]], dropna=False, sort=False):
-        places = rows.index.get_indexer(own.index)
-        found[own.index] = marks([settings[n] for n in places])
-        for is_exact, style in ((True, "-"), (False, "--")):
-            line = own[found[own.index].isin(["on", "hollow"]) & (exact[own.index] == is_exact)].sort_values(cost)
-            colour = colours[named[own.index[0]]]
-            axes.plot(line[cost], line["score"], color=colour, linestyle=style, linewidth=0.9, zorder=1)
+    found = pd.Series(marks(settings), index=rows.index)
+    for (_, _, is_exact), own in frontiers:
+        line, style = own[found[own.index].isin(["on", "hollow"])].sort_values(cost), "-" if is_exact else "--"
+        colour = colours[named[own.index[0]]]
+        axes.plot(line[cost], line["score"], color=colour, linestyle=style, linewidth=0.9, zorder=1)
     handles, places, labels = [], {}, _labels(rows, ("model", "adapter", "setting"))
     kinds = exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*")
     for n, (index, row) in enumerate(rows.iterrows(), start=1):
