@@ -521,7 +521,6 @@ def test_the_suite_end_to_end(decoder: Callable[..., Answer], tmp_path: Path) ->
     file = read_result_file(path)
     assert file.tasks.keys() == {*tasks}
     assert {task.version for task in file.tasks.values()} == {current_version()}
-    assert file.mdlm is not None
     (setting,) = file.mdlm["settings"]
     assert (setting["options"]["confidence_threshold"], len(setting["tasks"])) == (0.9, 2)
     assert (file.mdlm["server"]["reference"]["dtype"], file.mdlm["pretrained"]) == ("float32", MODEL)

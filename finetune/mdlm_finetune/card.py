@@ -123,10 +123,9 @@ def read_scores(folder: Path) -> tuple[Scores, Scores]:
     before: dict[int, Scored] = {}
     after: dict[int, Scored] = {}
     for file in map(read_result_file, folder.rglob("results_*.json")):
-        recorded = file.mdlm or {}
         (accuracy,) = (row["share"] for row in rows_of(file) if (row["task"], row["metric"]) == (GROUP, METRIC))
         scored = Scored(accuracy, decomposition_of(file.tasks_of(file.group_results[GROUP])))
-        (after if recorded["adapter"] else before)[int(recorded["decoding"]["n_masks"])] = scored
+        (after if file.adapter else before)[int(file.mdlm["decoding"]["n_masks"])] = scored
     return dict(sorted(before.items())), dict(sorted(after.items()))
 
 

@@ -158,8 +158,7 @@ def _test(names: Sequence[str], scores: Sequence[tuple[float, float]]) -> list[s
 def _noise(files: Sequence[ResultFile], tasks: Mapping[str, object], n_questions: int) -> list[str]:
     """The noise floor of each run in words, once if both are the same."""
     groups = [group for group in files[0].groups if {*leaves(group, files[0].groups)} == {*tasks}]
-    checks = [(file.mdlm or {}).get("check") for file in files]
-    said = (noise_in_words(check, [*tasks, *groups], n_questions) for check in checks)
+    said = (noise_in_words(file.mdlm.get("check"), [*tasks, *groups], n_questions) for file in files)
     return [*dict.fromkeys(filter(None, said))]
 
 

@@ -72,8 +72,7 @@ def _questions_of(file: ResultFile) -> dict[Key, tuple[dict[str, Any], dict[str,
 
 
 def _recorded(file: ResultFile, task: str) -> Mapping[str, Any]:
-    of_model: Mapping[str, Any] = file.mdlm or {}
-    return dict(of_model.get("tasks", {}).get(task, {}))
+    return dict(file.mdlm.get("tasks", {}).get(task, {}))
 
 
 def _asked(sample: Mapping[str, Any]) -> dict[str, Any]:

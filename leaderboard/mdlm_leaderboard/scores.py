@@ -188,14 +188,13 @@ def autoregressive_kinds() -> frozenset[str]:
 
 def who_of(file: ResultFile) -> Who:
     """The checkpoint of a file. Files in a folder `submitted` were not measured by the board's owners."""
-    mdlm = file.mdlm or {}
-    is_autoregressive = file.mdlm is None and file.model_kind in autoregressive_kinds()
+    is_autoregressive = not file.mdlm and file.model_kind in autoregressive_kinds()
     return Who(
         model=file.model,
         adapter=file.adapter or "",
-        weights=str(mdlm.get("weights") or ""),
-        adapter_weights=str(mdlm.get("adapter_weights") or ""),
-        family=mdlm.get("family") or (AUTOREGRESSIVE if is_autoregressive else file.model_kind),
+        weights=str(file.mdlm.get("weights") or ""),
+        adapter_weights=str(file.mdlm.get("adapter_weights") or ""),
+        family=file.mdlm.get("family") or (AUTOREGRESSIVE if is_autoregressive else file.model_kind),
         source="submitted" if "submitted" in PurePosixPath(file.path).parts else "measured here",
     )
 
@@ -208,7 +207,7 @@ def _line(row: Mapping[str, Any], **place: Any) -> dict[str, Any]:
 
 def _suite_lines(file: ResultFile, row: Mapping[str, Any], task: SuiteTask) -> Iterable[dict[str, Any]]:
     result = file.tasks[row["task"]]
-    if file.mdlm is None and not task.is_open_ended:
+    if not file.mdlm and not task.is_open_ended:
         raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind}")
     given: dict[str, Any] = {
         name: type(default)(result.metadata.get(name, default)) for name, default in DEFAULT_SETTINGS.items()
@@ -229,7 +228,7 @@ def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
     """The row of a score of the suite. With one step, it has no `unmasking`: there is no order to choose."""
     who, without = who_of(file), MASKS | {"steps", "steps_per_block", "unmasking"}
     other = [word for word in setting_of(file, result, without=without) if word != "chat template"]
-    if file.mdlm is None:
+    if not file.mdlm:
         return replace(who, steps=AUTOREGRESSIVE, other=tuple(other))
     options, masks = result.options, result.effective["masks"][1]
     if not task.is_open_ended and masks > 1:

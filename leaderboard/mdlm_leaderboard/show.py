@@ -37,10 +37,10 @@ def show(path: Path) -> list[str]:
         "sets": sets,
     }
     lines |= {"settings": _settings(file), "speed": _speed(file)}
-    lines |= {"cache": kept_in_words((file.mdlm or {}).get("kept_answers", 0))}
-    lines |= {"preset": "; ".join((file.mdlm or {}).get("preset_mismatches", ())), "unparsed": _unparsed(file)}
+    lines |= {"cache": kept_in_words(file.mdlm.get("kept_answers", 0))}
+    lines |= {"preset": "; ".join(file.mdlm.get("preset_mismatches", ())), "unparsed": _unparsed(file)}
     audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
-    lines |= {"audit": audit_in_words(audits, how), "check": check_in_words((file.mdlm or {}).get("check"))}
+    lines |= {"audit": audit_in_words(audits, how), "check": check_in_words(file.mdlm.get("check"))}
     lines |= {"file": file.path}
     return [f"{name:<9} {line}" for name, line in lines.items() if line]
 

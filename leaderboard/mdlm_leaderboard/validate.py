@@ -29,18 +29,18 @@ def problems_of(path: Path) -> list[str]:
 def _problems(file: ResultFile) -> Iterator[str]:
     if file.limit is not None:
         yield f"--limit {file.limit:g} leaves out questions; a submission answers all"
-    if file.mdlm is None and file.model == file.model_kind:
+    if not file.mdlm and file.model == file.model_kind:
         yield "names no model; run it with --model_args pretrained=..."
     by_group: dict[str, dict[str, TaskResult]] = {}
     for result in file.tasks.values():
         if task := suite_task(result.name):
             by_group.setdefault(task.group, {})[task.task] = result
-    for name in () if file.mdlm is None else _OF_SERVER if file.server else _RECORDED:
-        if not (file.mdlm or {}).get(name) and (by_group or name != "task_suite"):
+    for name in () if not file.mdlm else _OF_SERVER if file.server else _RECORDED:
+        if not file.mdlm.get(name) and (by_group or name != "task_suite"):
             yield f"does not record {name!r} of --model {file.model_kind}"
     if file.server.get("version") == UNKNOWN:
         yield "does not record the engine's version; run it with --model_args engine_version=..."
-    if file.mdlm is not None and file.suite_hash is None and by_group:
+    if file.mdlm and file.suite_hash is None and by_group:
         yield "does not record the suite's sha256"
     for group, results in by_group.items():
         yield from _group_problems(file, group, results)

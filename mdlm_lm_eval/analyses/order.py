@@ -30,7 +30,7 @@ def read_orders(paths: Iterable[Path]) -> list[Row]:
     """
     rows: list[Row] = []
     for file in read_results(paths):
-        for task, recorded in (file.mdlm or {})["tasks"].items():
+        for task, recorded in file.mdlm["tasks"].items():
             samples = samples_path(file.place, task) if "trace" in recorded else None
             metrics = read_scores(samples) if samples else {"": {}}
             metric = min(metrics, key=lambda name: not name.startswith("exact_match"))

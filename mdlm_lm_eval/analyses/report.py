@@ -43,10 +43,10 @@ def read_results(paths: Iterable[Path]) -> list[ResultFile]:
     found = []
     for path in paths:
         files, left_out = read_folder(path) if path.is_dir() else ([read_result_file(path, path.name)], {})
-        left_out |= {file.path: "is no result of --model mdlm" for file in files if file.mdlm is None}
+        left_out |= {file.path: "is no result of --model mdlm" for file in files if not file.mdlm}
         for name, reason in left_out.items():
             print(f"left out {path / name}: {reason}", file=sys.stderr)
-        found += [file for file in files if file.mdlm is not None]
+        found += [file for file in files if file.mdlm]
     if not found:
         raise OptionError("no result of --model mdlm was found")
     return found

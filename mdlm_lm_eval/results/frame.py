@@ -115,16 +115,15 @@ def rows_of(
 ) -> Iterable[dict[str, Any]]:
     """The rows of one file, as `load` describes them. `answers` are those of `scores_by_question`; None reads them."""
     answers = scores_by_question(file) if answers is None else answers
-    mdlm = file.mdlm or {}
     facts: dict[str, Any] = {
         "file": file.path,
         **{name: getattr(file, name) for name in _OF_FILE},
-        "family": mdlm.get("family", file.model_kind),
-        "weights": mdlm.get("weights"),
-        "adapter_weights": mdlm.get("adapter_weights"),
-        "device": mdlm.get("device_name", file.config.get("device")),
+        "family": file.mdlm.get("family", file.model_kind),
+        "weights": file.mdlm.get("weights"),
+        "adapter_weights": file.mdlm.get("adapter_weights"),
+        "device": file.mdlm.get("device_name", file.config.get("device")),
         "machine": _machine(file),
-        "check": check_in_words(mdlm.get("check")),
+        "check": check_in_words(file.mdlm.get("check")),
     }
     pairs = pair_accuracies(answers)
     parent = {member: group for group in file.group_results for member in file.groups[group]}
@@ -164,10 +163,9 @@ def _held(value: Any) -> Any:
 
 def _machine(file: ResultFile) -> str:
     """The facts that seconds depend on, in words: device, dtype, batch size and processes."""
-    mdlm = file.mdlm or {}
-    name = mdlm.get("device_name") or mdlm.get("device") or file.config.get("device")
-    several = [f"{mdlm['processes']} processes"] if mdlm.get("processes", 1) > 1 else []
-    at_once = f"{'requests at once: ' if file.server else 'batches of '}{mdlm.get('batch_size')}"
+    name = file.mdlm.get("device_name") or file.mdlm.get("device") or file.config.get("device")
+    several = [f"{file.mdlm['processes']} processes"] if file.mdlm.get("processes", 1) > 1 else []
+    at_once = f"{'requests at once: ' if file.server else 'batches of '}{file.mdlm.get('batch_size')}"
     return ", ".join(filter(None, [str(name), file.dtype, at_once, *several]))
 
 
@@ -241,14 +239,14 @@ def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str]
     words += [f"{name}={value}" for name, value in sorted(file.model_args.items()) if name not in silent]
     words += [f"system instruction {file.system_instruction!r}"] if file.system_instruction else []
     words = [_with_digest(file, word) for word in words]
-    family = f"family={(file.mdlm or {}).get('family')}"
+    family = f"family={file.mdlm.get('family')}"
     words += [marked] if (marked := _with_digest(file, family)) != family else []
     return words + (["chat template"] if file.chat_template else [])
 
 
 def _with_digest(file: ResultFile, word: str) -> str:
     """A setting, followed by the digest of the file that registered its name: different plug-ins may share a name."""
-    for plugin in (file.mdlm or {}).get("plugins", ()):
+    for plugin in file.mdlm.get("plugins", ()):
         if {word, word.partition("=")[0]} & {*plugin["registers"]}:
             guest = "guest, " if plugin.get("guest") else ""
             return f"{word} ({guest}{plugin['name']} {str(plugin['sha256'])[:8]})"
@@ -257,7 +255,7 @@ def _with_digest(file: ResultFile, word: str) -> str:
 
 def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[str]) -> list[str]:
     options, drop = dict(result.options), {*without, *silent_names(), "seed"}
-    explicit = {*file.gen_kwargs, *(file.mdlm or {}).get("explicit_options", ())}
+    explicit = {*file.gen_kwargs, *file.mdlm.get("explicit_options", ())}
     if result.config.get("output_type") == "generate_until":
         defaults = defaults_of(DecodingOptions)
         # The default of a block-diffusion model is its own block length.
@@ -287,7 +285,7 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     seed = options.get("seed", UNKNOWN)
     words += [f"seed={seed}"] if draws and seed not in (UNKNOWN, LM_EVAL_SEEDS[-1]) else []
     generation = result.config.get("generation_kwargs") or {}
-    if file.mdlm is None and generation.get("do_sample"):
+    if not file.mdlm and generation.get("do_sample"):
         words.append(f"temperature={generation.get('temperature')}")
     in_columns = {*DecodingOptions.declared(), OLD_SAMPLER, "do_sample"}
     typed = {name: value for name, value in file.gen_kwargs.items() if name not in in_columns}

@@ -100,7 +100,7 @@ class ResultFile:
 
     config: lm-eval's own settings.
     model, adapter: `built-in`, a hub id or a folder's last part.
-    mdlm: the record of `--model mdlm` or `--model mdlm-server`; None for other models.
+    mdlm: the record of `--model mdlm` or `--model mdlm-server`; empty for other models.
     groups: lm-eval's groups with their members.
     """
 
@@ -112,7 +112,7 @@ class ResultFile:
     adapter: str | None
     model_args: Mapping[str, Any]
     gen_kwargs: Mapping[str, Any]
-    mdlm: Mapping[str, Any] | None
+    mdlm: Mapping[str, Any]
     dtype: str
     limit: float | None
     chat_template: bool
@@ -140,7 +140,7 @@ class ResultFile:
     @property
     def server(self) -> Mapping[str, Any]:
         """The record of the engine that decoded (`--model mdlm-server`); empty if this package decoded."""
-        return (self.mdlm or {}).get("server") or {}
+        return self.mdlm.get("server") or {}
 
     @property
     def served_by(self) -> str:
@@ -208,7 +208,7 @@ def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
     config = content["config"]
-    mdlm, arguments = config.get("mdlm"), _arguments(config.get("model_args"))
+    mdlm, arguments = config.get("mdlm") or {}, _arguments(config.get("model_args"))
     groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if members}
     try:
         TopologicalSorter(groups).prepare()
@@ -237,7 +237,7 @@ def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
         system_instruction=content.get("system_instruction") or None,
         versions={name: content.get(f"{name}_version") for name in ("lm_eval", "transformers")},
         date="" if date is None else datetime.fromtimestamp(date, UTC).isoformat(timespec="seconds"),
-        suite_hash=((mdlm or {}).get("task_suite") or {}).get("sha256"),
+        suite_hash=(mdlm.get("task_suite") or {}).get("sha256"),
         tasks=tasks,
         group_results={group: _group(content, group, groups, tasks) for group in content.get("groups", ())},
         groups=groups,
@@ -252,18 +252,15 @@ def _arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
 
 
 def _task(content: Mapping[str, Any], name: str) -> TaskResult:
-    config, counts, mdlm = content["configs"][name], content["n-samples"][name], content["config"].get("mdlm")
-    recorded: Mapping[str, Any] = {}
-    options: dict[str, Any] = {}
-    if mdlm:
-        recorded = mdlm["tasks"].get(name, {})
-        settings = [one["options"] for one in mdlm["settings"] if name in one["tasks"]]
-        if not settings:
-            raise UnusableFile(f"states no settings of {name!r}")
-        options = dict(settings[0])
-        if OLD_SAMPLER in options:
-            before = options.pop(OLD_SAMPLER)
-            options["sampler"] = "auto" if before == "none" else before
+    config, counts, mdlm = content["configs"][name], content["n-samples"][name], content["config"].get("mdlm") or {}
+    recorded = mdlm.get("tasks", {}).get(name, {})
+    settings = [one["options"] for one in mdlm.get("settings", ()) if name in one["tasks"]]
+    if mdlm and not settings:
+        raise UnusableFile(f"states no settings of {name!r}")
+    options = dict(settings[0]) if settings else {}
+    if OLD_SAMPLER in options:
+        before = options.pop(OLD_SAMPLER)
+        options["sampler"] = "auto" if before == "none" else before
     requests = {"requests": recorded["requests"]} if "requests" in recorded else {}
     return TaskResult(
         name=name,

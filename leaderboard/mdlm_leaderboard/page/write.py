@@ -141,11 +141,11 @@ def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
     for file in found:
         commands.setdefault(command_of(file), []).append(file)
     settings = [
-        {name: (file.mdlm or {}).get(name) for name in _FACTS}
+        {name: file.mdlm.get(name) for name in _FACTS}
         | {words: _listed(file.server[name]) for name, words in _SERVER_FACTS.items() if file.server}
         | {"rounding": _rounding(file)}
-        | {"mdlm_lm_eval": (file.mdlm or {}).get("package_version"), "dtype": file.dtype}
-        | {"SHA-256 of mdlm_lm_eval": (file.mdlm or {}).get("package_digest")}
+        | {"mdlm_lm_eval": file.mdlm.get("package_version"), "dtype": file.dtype}
+        | {"SHA-256 of mdlm_lm_eval": file.mdlm.get("package_digest")}
         | {**file.versions}
         for file in found
     ]
@@ -154,7 +154,7 @@ def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
 
 
 def _rounding(file: ResultFile) -> str:
-    check, n = (file.mdlm or {}).get("check"), sum(task.n_questions for task in file.tasks.values())
+    check, n = file.mdlm.get("check"), sum(task.n_questions for task in file.tasks.values())
     return noise_in_words(check, [*file.tasks, *file.groups], n) or UNMEASURED
 
 
