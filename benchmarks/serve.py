@@ -53,7 +53,7 @@ DIALECTS: dict[str, dict[str, Any]] = {
         "/v1/models": models("vllm", root="served", max_model_len=1024),
         "/version": {"version": "0.33.0"},
         "/server_info?config_format=json": {
-            "vllm_config": {"diffusion_config": {"canvas_length": 64, "max_denoising_steps": None}},
+            "vllm_config": {"diffusion_config": {"canvas_length": 256, "max_denoising_steps": None}},
             "vllm_env": {},
         },
     },
@@ -222,12 +222,13 @@ def main() -> None:
     parser.add_argument("--pretrained", default="built-in-block")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--engine", default="openai", choices=DIALECTS, help="whose pages about itself to show")
     parser.add_argument("--fault", default="", choices=FAULTS, help="a mistake to make")
     parser.add_argument("options", nargs="*", metavar="name=value", help="decoding options")
     given = parser.parse_args()
     options = DecodingOptions().override(dict(word.split("=", 1) for word in given.options))
     denoiser, tokenizer = load_denoiser(given.pretrained, device=given.device), load_tokenizer(given.pretrained)
-    server = StandIn(decoding(denoiser, tokenizer, options, given.fault), port=given.port)
+    server = StandIn(decoding(denoiser, tokenizer, options, given.fault), DIALECTS[given.engine], port=given.port)
     print(f"serving {given.pretrained} on {server.address}", flush=True)
     server.serve_forever()
 

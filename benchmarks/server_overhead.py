@@ -4,6 +4,8 @@
 
 The 16 few-shot tasks with 50 questions each, against a stand-in that answers at once, in a process of its own. Seconds
 are wall time and processor time of this process; what is added holds tokenisation, records and lm-eval's transport.
+With version 0.4.0, a request takes 2.07 ms (1.06 of the processor), and 1.53 ms (0.49) with the plain client: median of
+five runs on two cores of an AMD EPYC (Zen 5).
 """
 
 import argparse

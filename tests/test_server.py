@@ -103,7 +103,7 @@ def test_settings_are_said_stated_or_unknown() -> None:
     assert missing == {"block_length", "confidence_threshold", "seed"}
     assert {"unmasking", "confidence_threshold"} < unknown(sglang(dllm_algorithm="Another"))[1]
     options, missing = unknown(DIALECTS["vllm"])
-    assert options["block_length"] == 64
+    assert options["block_length"] == 256
     assert {"temperature", "steps_per_block", "entropy_bound"} < missing
     options, missing = unknown(DIALECTS["lmdeploy"], settings=STATED)
     assert options["confidence_threshold"] == 0.9
@@ -213,13 +213,13 @@ def test_vllm_reads_canvases() -> None:
         assert found == [(-0.5 - token / 10**6, token == min(tokens)) for token in tokens]
         one, other = (payload["vllm_xargs"] for payload in server.served)
         assert one == other
-        assert len(one["diffusion_seed_canvas"]) == 64
+        assert len(one["diffusion_seed_canvas"]) == 256
         assert (one["diffusion_max_steps"], one["diffusion_read_only"]) == (1, True)
         assert not {"seed", "temperature"} & server.served[0].keys()
         with pytest.raises(OptionError, match="scores one token"):
             lm.loglikelihood([choice("Answer:", " a whole sentence")])
     (setting,) = facts_of(lm)["settings"]
-    assert (setting["options"]["likelihood"], setting["options"]["n_masks"]) == ("read", 64)
+    assert (setting["options"]["likelihood"], setting["options"]["n_masks"]) == ("read", 256)
 
 
 def test_sglang_reads_the_choices_of_a_context_after_one_denoising() -> None:
@@ -303,6 +303,16 @@ def test_what_is_no_answer_is_an_error_that_names_the_request(body: Any, why: st
         assert facts_of(lm)["tasks"]["task"]["requests"] == 3
         server.answer = lambda payload: completion("", 1)
         assert lm_of(server).generate_until(requests[:1]) == [""]  # it ended at once
+
+
+@pytest.mark.usefixtures("_no_waiting")
+def test_a_server_that_refuses_or_is_slow_is_named_in_one_sentence() -> None:
+    with StandIn(echo, faults=[401] * 2) as server, pytest.raises(OptionError, match=r"answers 401 \(Unauthorized\)"):
+        lm_of(server, max_retries=2).generate_until(numbered(1))
+    with StandIn(echo, delay=3) as server:
+        lm = lm_of(server, timeout=1, max_retries=1)
+        with pytest.raises(OptionError, match="within timeout=1 s; set more, or a smaller num_concurrent"):
+            lm.generate_until(numbered(1))
 
 
 def sorted_by_length(server: StandIn) -> list[dict[str, Any]]:

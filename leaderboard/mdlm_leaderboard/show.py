@@ -16,8 +16,8 @@ from mdlm_lm_eval.results.in_words import (
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, read_chosen_file
 from mdlm_lm_eval.results.samples import pair_accuracies, samples_paths, scores_by_question, unparsed_answers
 
-_MOST = 4  # scores that are named
-# Unknown settings that are named. The others are only counted: they mean little if these are unknown.
+_MOST = 4  # scores and unknown settings that are named
+# Of many unknown settings, these are named and the others counted: they mean little if these are unknown.
 _TELLING = ("n_masks", "steps", "block_length", "unmasking", "confidence_threshold", "sampler", "cache")
 
 
@@ -67,7 +67,7 @@ def _settings(file: ResultFile) -> str:
     """The masks, steps, block length, cache and chat template in effect, then other settings that are no defaults."""
     first = file.top[0]
     unknown = [name for name, value in first.options.items() if value == UNKNOWN]
-    telling = [name for name in unknown if name in _TELLING]
+    telling = [name for name in unknown if len(unknown) <= _MOST or name in _TELLING]
     cache = None if first.cache == UNKNOWN else first.cache
     words = settings_in_words([{**first.effective, "cache": cache}], file.chat_template)
     said = {"n_masks", "steps", "cache", "chat template"} | {"block_length"} & first.effective.keys()
@@ -75,7 +75,8 @@ def _settings(file: ResultFile) -> str:
     if cut := sum(task.truncated_prompts for task in file.tasks.values()):
         words.append(f"{cut} prompts cut off")
     words[:0] = [f"served by {file.served_by}"] if file.server else []
-    return ", ".join(words) + (f": {', '.join(telling)} and {len(unknown) - len(telling)} more" if telling else "")
+    more = f" and {len(unknown) - len(telling)} more" if len(telling) < len(unknown) else ""
+    return ", ".join(words) + (f": {', '.join(telling)}{more}" if telling else "")
 
 
 def _unparsed(file: ResultFile) -> str:

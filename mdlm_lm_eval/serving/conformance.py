@@ -167,7 +167,8 @@ class Examination:
             stop = plain.expected[len(plain.expected) // 3 :][:3]
             if plain.is_right and stop.strip():
                 one = self.compare(prompt, until=[stop])
-                return Finding(f"a text ends before {stop!r}", None if one.is_right else one, passed=True)
+                found = "ends" if one.is_right else "does not end"
+                return Finding(f"a text {found} before {stop!r}", None if one.is_right else one, passed=True)
         return Finding("no text holds one")
 
     def end_tokens(self) -> Finding:
