@@ -73,6 +73,7 @@ class AtOnce(nn.Module):
         self.config.num_hidden_layers = 0  # nothing to remember
         self.table = nn.Parameter(torch.randn(positions, vocabulary), requires_grad=False)
         self.head = nn.Identity()
+        self.dtype = self.table.dtype
 
     def get_output_embeddings(self) -> nn.Module:
         return self.head

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 from safetensors.torch import load_file, save_file
 
+from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, load_tokenizer
 from mdlm_lm_eval.server import MDLMServer
 from mdlm_lm_eval.serving.conformance import conformance
 from tests import published_shapes
@@ -77,8 +78,11 @@ def build(name: str, folder: Path) -> None:
     tokenizer_file.write_text(json.dumps(tokenizer))
     files = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     weights = load_file(folder / files["lm_head.weight"])
-    written = vocabulary_with_text(folder)
+    tokens = load_tokenizer(str(folder), diffusion_family=name)
+    ends = eos_ids(tokens, None) | end_of_turn_ids(tokens)
+    written = ends | vocabulary_with_text(folder)
     weights["lm_head.weight"] *= 4
+    weights["lm_head.weight"][sorted(ends)] *= 2.5  # so that some texts end
     weights["lm_head.weight"][[n for n in range(len(weights["lm_head.weight"])) if n not in written]] = 0
     save_file(weights, folder / files["lm_head.weight"], {"format": "pt"})
 
