@@ -141,6 +141,15 @@ def test_a_sheets_interval_is_the_same_without_its_samples(tmp_path: Path) -> No
     assert (row.low, row.high) == pytest.approx((expected.low, expected.high))
 
 
+def test_a_score_that_is_no_share_has_the_interval_of_its_standard_error(tmp_path: Path) -> None:
+    for error, expected in ((0.5, (5 - 0.98, 5 + 0.98)), (0.0, (None, None))):
+        content = gsm8k_file(5.0)
+        content["results"]["gsm8k"]["exact_match_stderr,flexible-extract"] = error
+        (tmp_path / "results.json").write_text(json.dumps(content))
+        (row,) = load(tmp_path).replace({float("nan"): None}).itertuples()
+        assert (row.low, row.high) == pytest.approx(expected, abs=0.001)
+
+
 def test_questions_of_a_set_are_a_cluster_and_rules_are_fixed() -> None:
     together, apart = answered([True] * 150 + [False] * 150), answered([True, False] * 150)
     assert (together.interval.half_width or 0) > 1.5 * (apart.interval.half_width or 0)

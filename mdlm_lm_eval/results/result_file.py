@@ -87,9 +87,9 @@ class TaskResult:
         return Score(mean, max(error**2, answers**-2), answers, n)
 
     def interval(self, metric: str) -> Interval:
-        """The interval of a score that is not a share: 1.96 standard errors to each side."""
+        """The interval of a score that is not a share: 1.96 standard errors to each side, if that is not 0."""
         mean, error = self.metrics[metric], self.standard_errors.get(metric)
-        if error is None:
+        if not error:
             return Interval(mean)
         return Interval(mean, mean - _NORMAL_95 * error, mean + _NORMAL_95 * error)
 
