@@ -16,6 +16,7 @@ With a cache, a pass over whole canvases or prompts is called wide, and runs onl
 prompts alone, those of canvases that wait for a lane are run ahead, many in one pass.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -494,9 +495,8 @@ def decode_canvases(
     if not canvases:
         return []
     completions: dict[int, Completion] = {}
-    indices: Sequence[int] = range(len(canvases))  # of the canvases that are decoded together
 
-    def keep(number: int, completion: Completion) -> None:
+    def keep(indices: Sequence[int], number: int, completion: Completion) -> None:
         completions[indices[number]] = completion
         finished(indices[number], completion)
 
@@ -510,12 +510,12 @@ def decode_canvases(
         end_ids={*eos_ids, *end_of_turn_ids},
         is_decided=is_decided if options.early_exit else None,
         advance=advance,
-        finished=keep,
+        finished=functools.partial(keep, range(len(canvases))),
         batch_size=batch_size or len(canvases),
     )
     if (row_decoder := row_decoder_for(denoiser, options)) is not None:
         row_decoder.decode(work)
-        return [completions[index] for index in indices]
+        return [completions[index] for index in range(len(canvases))]
     _check_shift(denoiser, options, attention)
     if cache_policy(attention, options).remembers and not denoiser.model.can_generate():
         raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
@@ -530,7 +530,7 @@ def decode_canvases(
         shape = up_to_positions(len(canvas.token_ids)), canvas.block_lengths
         of_shapes.setdefault(shape if options.batch_invariant else None, []).append(index)
     for indices in of_shapes.values():
-        own = replace(work, canvases=[canvases[index] for index in indices])
+        own = replace(work, canvases=[canvases[n] for n in indices], finished=functools.partial(keep, indices))
         with torch.no_grad(), denoiser.in_fixed_shapes(options.batch_invariant):
             try:
                 Engine(Run(own, thinking, token_frequencies, labels)).decode()
