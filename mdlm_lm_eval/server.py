@@ -57,7 +57,7 @@ if not (find_spec("aiohttp") and find_spec("tenacity")):  # without them, lm-eva
         "mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]', or '.[server]' in a clone"
     )
 
-from aiohttp import ClientConnectionError, ClientResponseError  # noqa: E402
+from aiohttp import ClientConnectionError  # noqa: E402
 from lm_eval.models.openai_completions import LocalCompletionsAPI  # noqa: E402
 
 _SECRETS = ("token", "auth_token", "header", "api_key")
@@ -320,14 +320,8 @@ class MDLMServer(LocalCompletionsAPI):
         sent = self.get_batched_requests(list(groups), [None] * len(groups), generate=True)
         try:
             return [answer for (answers,) in asyncio.run(sent) for answer in answers]
-        except TimeoutError as error:
-            raise OptionError(
-                f"the server did not answer within timeout={self.timeout} s; set more, or a smaller num_concurrent"
-            ) from error
         except ClientConnectionError as error:
             raise OptionError(f"the server is gone ({error}); with --use_cache a run goes on later") from error
-        except ClientResponseError as error:
-            raise OptionError(f"the server answers {error.status} ({error.message}); its reason is above") from error
 
     def create_message(self, messages: list[Sequence[ServerJob]], generate: bool = False) -> Any:
         """Returns the jobs of one request. Their payload is made before."""

@@ -305,16 +305,6 @@ def test_what_is_no_answer_is_an_error_that_names_the_request(body: Any, why: st
         assert lm_of(server).generate_until(requests[:1]) == [""]  # it ended at once
 
 
-@pytest.mark.usefixtures("_no_waiting")
-def test_a_server_that_refuses_or_is_slow_is_named_in_one_sentence() -> None:
-    with StandIn(echo, faults=[401] * 2) as server, pytest.raises(OptionError, match=r"answers 401 \(Unauthorized\)"):
-        lm_of(server, max_retries=2).generate_until(numbered(1))
-    with StandIn(echo, delay=3) as server:
-        lm = lm_of(server, timeout=1, max_retries=1)
-        with pytest.raises(OptionError, match="within timeout=1 s; set more, or a smaller num_concurrent"):
-            lm.generate_until(numbered(1))
-
-
 def sorted_by_length(server: StandIn) -> list[dict[str, Any]]:
     return sorted(server.served, key=lambda payload: len(payload["prompt"]))
 
