@@ -15,7 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
-from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, repetitions
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, repetitions, seed_of_request
 from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
@@ -377,10 +377,10 @@ class MDLM(HFLM):
             raise OptionError(f"modeling={named} only generates; likelihoods need the model without it")
         self._warn_of_preset(requests)
         requests, answered_by = without_padding_copies(requests, self.world_size)
-        seeds = seeds_of(requests, [options.seed] * len(requests))
         scorings = []
-        for instance, seed in zip(requests, seeds, strict=True):
-            windows = self._windows(is_rolling, instance.args, seed)
+        for instance in requests:
+            # Equal texts have one value, in all tasks, as in lm-eval's `--use_cache`.
+            windows = self._windows(is_rolling, instance.args, seed_of_request(options.seed, instance.args))
             truncated = [truncated_tokens(window, options, self.max_length) for window in windows]
             scorings.append(Scoring(instance, windows, truncated))
         self._warn_of_truncation([tokens for one in scorings for tokens in one.truncated])

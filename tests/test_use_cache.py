@@ -20,7 +20,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.record import fingerprint
 from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
 from tests.commands import run, start
-from tests.conftest import choice, data, evaluate, generation, rolling, tiny_model, tiny_tokenizer
+from tests.conftest import choice, data, evaluate, generation, instance_of, rolling, tiny_model, tiny_tokenizer
 from tests.test_cli import result_file
 
 
@@ -137,6 +137,35 @@ def test_repetitions_keep_answers_of_their_own(
     assert CachingLM(resumed, path).generate_until(requests) == first
     assert resumed.denoiser.forward_passes == 0
     assert resumed.get_model_info()["mdlm"]["tasks"]["task"]["requests"] == 5
+
+
+@pytest.mark.parametrize(("kind", "settings", "first", "second"), data("cases.json")["pairs of tasks"])
+def test_an_answer_does_not_depend_on_the_tasks_beside_it(
+    checkpoint: Path, tmp_path: Path, kind: str, settings: dict[str, Any], first: list[Any], second: list[Any]
+) -> None:
+    """Tasks alone, together, in other orders, divided between processes, and from a cache."""
+    lm = MDLM(str(checkpoint), **{"dtype": "float64", "device": "cpu", "mc_num": 4, **settings})
+    ones, others = requests_of_task(kind, "one", first), requests_of_task(kind, "other", second)
+
+    def answers(requests: list[Instance], cache: str = "") -> dict[int, Any]:
+        lm.start_record()
+        found = getattr(CachingLM(lm, str(tmp_path / cache)) if cache else lm, kind)(requests)
+        values = ((one[0] if isinstance(one, tuple) else one) for one in found)
+        return {id(request): value for request, value in zip(requests, values, strict=True)}
+
+    alone = answers(ones) | answers(others)
+    runs = [answers(ones + others), answers(others + ones)]
+    if kind != "generate_until":  # where equal requests of one document are repetitions, in their order
+        runs += [answers([*others[::-1], *ones]), *(answers((ones + others)[rank::2]) for rank in range(2))]
+    runs += [answers(*each) for each in ((others, "a"), (ones + others, "a"), (others + ones, "b"), (ones, "b"))]
+    for found in runs:
+        expected = {each: alone[each] for each in found}
+        assert found == (expected if kind == "generate_until" else pytest.approx(expected, abs=1e-9))
+
+
+def requests_of_task(kind: str, task: str, rows: list[Any]) -> list[Instance]:
+    gen_kwargs = [{"max_gen_toks": 8}] if kind == "generate_until" else []
+    return [instance_of(kind, (*texts, *gen_kwargs), task, doc) for doc, *texts in rows]
 
 
 class Interrupted(Exception):

@@ -71,13 +71,14 @@ def resolved(
 
 
 def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
-    """Returns a seed for each request from its content, so that batches, order and processes change no answer.
+    """Returns a seed for each generation request, so that batches, order, processes and other tasks change no answer.
 
-    Equal requests of one document are repetitions (of a task with `repeats`), and each has a different seed.
+    It comes from the request's content. Equal requests of one document and task are repetitions (of a task with
+    `repeats`), and each has a different seed.
     """
     pairs = list(zip(requests, seeds, strict=True))
     # Two documents may have the same text.
-    counts = repetitions((instance.doc_id, seed_of_request(seed, instance.args)) for instance, seed in pairs)
+    counts = repetitions((task_of(one), one.doc_id, seed_of_request(seed, one.args)) for one, seed in pairs)
     return [seed_of_request(seed, one.args, count) for (one, seed), count in zip(pairs, counts, strict=True)]
 
 
