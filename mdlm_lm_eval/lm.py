@@ -27,7 +27,15 @@ from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.text import ENDINGS, Ending, closing_ids, encode_infill, encode_without_masks, has_slots
+from mdlm_lm_eval.model.text import (
+    ENDINGS,
+    Ending,
+    closes_thinking,
+    closing_ids,
+    encode_infill,
+    encode_without_masks,
+    has_slots,
+)
 from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, parse_flag, parse_whole, shown
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import RunRecord, digest_of_settings, fingerprint, in_words, provenance
@@ -41,6 +49,7 @@ show_option_errors_alone()
 # `batch_size=auto` starts from the rows that fit into a GPU, and halves when memory runs out. A CPU swaps long before.
 _MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
 _UNFINISHED = "%d of %d answers end before think_end_token=%s (unfinished_thinking=%s); raise max_gen_toks"
+_CLOSED = "%d of %d prompts end thinking before it begins (chat template or gen_prefix), although it was asked for"
 _CUT = "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left"
 # HFLM's arguments that are passed on to it, as its methods read them.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
@@ -255,7 +264,7 @@ class MDLM(HFLM):
         self._warn_of_preset(requests)
         self._warn_of_decoder()
         requests, answered_by = without_padding_copies(requests, self.world_size)
-        wanted = resolved(requests, self.settings.request)
+        wanted = self._with_closed_thinking(requests, resolved(requests, self.settings.request))
         if ignored := {name for request in wanted for name in request.ignored}:
             logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(sorted(ignored)))
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
@@ -272,6 +281,29 @@ class MDLM(HFLM):
             n = sum(endings[name] for name in ENDINGS)
             logger.warning(_UNFINISHED, n_unfinished, n, self.think_end_token, wanted[0].options.unfinished_thinking)
         return [strings[n] for n in answered_by]
+
+    def _with_closed_thinking(
+        self, requests: Sequence[Instance], wanted: Sequence[ResolvedRequest]
+    ) -> list[ResolvedRequest]:
+        """Returns the options of each request, without thinking where its prompt closes it.
+
+        Warns if the user asked for thinking there.
+        """
+        turn_ends = self.tokenizer.convert_ids_to_tokens(sorted(self.eos_ids | self.end_of_turn_ids))
+        named = self.think_end_token
+        think_end = self.tokenizer.decode([named]) if isinstance(named, int) else named
+        without = {id(request): request.without_thinking() for request in wanted}
+        found = [
+            without[id(request)]
+            if closes_thinking(instance.args[0], think_end or request.options.end_think, turn_ends)
+            else request
+            for instance, request in zip(requests, wanted, strict=True)
+        ]
+        has_asked = bool(self.chat_template_args.get("enable_thinking"))
+        asked = [has_asked or before.options != after.options for before, after in zip(wanted, found, strict=True)]
+        if n_closed := sum(not after.thinks and was for after, was in zip(found, asked, strict=True)):
+            logger.warning(_CLOSED, n_closed, len(found))
+        return found
 
     def _prepare(self, instance: Instance, request: ResolvedRequest, seed: int) -> Generation:
         """Returns a request with its canvas and the effective numbers for the results."""
@@ -310,6 +342,7 @@ class MDLM(HFLM):
                 self.eos_ids | self.end_of_turn_ids,
                 request.until,
                 self.think_end_token,
+                thinks=request.thinks,
                 empties=options.unfinished_thinking == "empty",
             ),
             labels=Labels.of(instance.doc) if canvas.n_returned == 1 else None,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mdlm_lm_eval.lm import MDLM
 
 _VALUES_PER_PARAMETER = 16
+_OF_ENDINGS = ("empty", "at_once", "thinking_closed", *ENDINGS)
 _OF_MODEL = "mask_token_id max_length think_end_token add_bos_token weights revision adapter_weights"
 _IN_EFFECT = ("n_masks", "steps", "block_length", "cache")  # options whose effect `settings_in_words` names
 # The facts about a run that an answer depends on.
@@ -124,7 +125,8 @@ class TaskRecord:
         answer and the token are None if the answers are the same.
     caches: the KV caches in effect in generation tasks. `cache=auto` is recorded as exact or none, or as auto if the
         family's own method decodes.
-    endings: the number of answers with each of `ENDINGS`, of empty answers, and of answers that end at once.
+    endings: the number of answers with each of `ENDINGS`, of empty answers, of answers that end at once, and of prompts
+        that close thinking.
     first_tokens: those of single-token answers with known labels, in the pass that filled the slot, before any token
         was banned.
     traces: for each answer decoded with `trace`: document, repetition, text, and for each token its end in the text and
@@ -210,7 +212,7 @@ class TaskRecord:
         if self.caches:
             facts["cache"] = " and ".join(sorted(self.caches))
         if self.endings:
-            facts["endings"] = {name: int(self.endings[name]) for name in ("empty", "at_once", *ENDINGS)}
+            facts["endings"] = {name: int(self.endings[name]) for name in _OF_ENDINGS}
         if self.traces:
             order = lambda one: (-1 if one["doc_id"] is None else one["doc_id"], one["repetition"])  # noqa: E731
             facts |= {"trace": sorted(self.traces, key=order), "trace_tokens": self.trace_tokens}

@@ -6,6 +6,7 @@ They are merged once per distinct setting, into an immutable object that all lat
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from mdlm_lm_eval.options import (
@@ -92,8 +93,8 @@ class ResolvedRequest:
     until: the stop strings. infill: whether the text has slots.
     sampled: whether repetitions of the request have different answers.
     ignored: keys of the request that have no meaning for masked diffusion.
-    alike: equal for requests that may share a batch.
     typed: names of the options that the user or the task set.
+    thinks: whether the answer may begin with thinking.
     """
 
     options: DecodingOptions
@@ -102,8 +103,17 @@ class ResolvedRequest:
     infill: bool
     sampled: bool
     ignored: frozenset[str]
-    alike: Hashable
     typed: frozenset[str]
+    thinks: bool = True
+
+    @cached_property
+    def alike(self) -> Hashable:
+        """Equal for requests that may share a batch."""
+        return replace(self.options, max_gen_toks=None), self.until, self.infill
+
+    def without_thinking(self) -> "ResolvedRequest":
+        """The same request for a prompt that closes thinking: no option writes its end into the answer."""
+        return replace(self, options=replace(self.options, end_think_boost=0.0, max_thinking_tokens=None), thinks=False)
 
 
 @dataclass(frozen=True)
@@ -169,7 +179,6 @@ class Settings:
             infill=infill,
             sampled=sampled,
             ignored=_MEANINGLESS & given.keys(),
-            alike=(replace(options, max_gen_toks=None), stops, infill),
             typed=frozenset({*typed, *changes}),
         )
 

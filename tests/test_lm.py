@@ -18,9 +18,21 @@ from mdlm_lm_eval.likelihood.requests import rolling_windows
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import devices
-from mdlm_lm_eval.model.text import Ending, encode_infill
+from mdlm_lm_eval.model.text import Ending, closes_thinking, encode_infill
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
-from tests.conftest import choice, data, evaluate, generation, rolling, small_memory, tiny_model, tiny_tokenizer
+from mdlm_lm_eval.record import in_words
+from tests.conftest import (
+    choice,
+    data,
+    evaluate,
+    generation,
+    random_llama,
+    rolling,
+    small_memory,
+    tasks_of,
+    tiny_model,
+    tiny_tokenizer,
+)
 
 MASK = 2
 
@@ -238,6 +250,48 @@ def test_answers_that_end_before_thinking_does_are_counted_and_may_be_empty(capl
     assert [text for text, before in zip(stopped, free, strict=True) if end not in before] == [""] * len(unfinished)
     assert endings(lm)["unfinished_thinking"] == len(unfinished), "stop strings are no end of thinking"
     assert f"{len(unfinished)} of 6 answers end before think_end_token={end} (unfinished_thinking=empty)" in caplog.text
+
+
+def test_a_prompt_that_closes_thinking_leaves_whole_answers_and_no_end_to_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The template closes it before a `gen_prefix`, as Qwen3's does, although the user asks for it."""
+    model, tokenizer, folder = random_llama(260), tiny_tokenizer(), tasks_of("tasks", tmp_path)
+    tokenizer.add_tokens(["</think>"])
+    tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m.role }}>{{ '<think></think>' if m.role == 'assistant' }}{{ m.content }}<|eos|>"
+        "{% endfor %}{{ '<assistant>' if add_generation_prompt }}"
+    )
+    model.config.mask_token_id = MASK
+    (folder / "prefixed.yaml").write_text("{include: tiny_generate.yaml, task: prefixed, gen_prefix: The answer is}")
+
+    def answers(task: str, **arguments: Any) -> tuple[list[str], dict[str, int], str]:
+        lm = MDLM(model, tokenizer=tokenizer, batch_size=5, **arguments)
+        results = evaluate(lm, [task], folder, apply_chat_template=True, log_samples=True)
+        facts = results["config"]["mdlm"]
+        strings = [sample["resps"][0][0] for sample in results["samples"][task]]
+        return strings, facts["tasks"][task]["endings"], in_words(facts, True)["settings"]
+
+    plain, _, _ = answers("prefixed")
+    asked: dict[str, Any] = {"think_end_token": "</think>", "enable_thinking": True, "unfinished_thinking": "empty"}
+    ends: tuple[dict[str, Any], ...] = ({}, {"max_thinking_tokens": 2}, {"end_think_boost": 1000})
+    for end in ends:
+        caplog.clear()
+        found, endings, line = answers("prefixed", **asked, **end)
+        assert found == plain
+        assert endings["thinking_closed"] == 5
+        assert endings["unfinished_thinking"] == 0
+        assert "5 prompts close thinking" in line
+        assert "5 of 5 prompts end thinking before it begins" in caplog.text
+    found, endings, line = answers("tiny_generate", **asked)
+    assert endings["thinking_closed"] == 0
+    assert endings["unfinished_thinking"] == found.count("") > 0
+    assert "close thinking" not in line
+
+
+@pytest.mark.parametrize(("prompt", "think_end", "expected"), data("cases.json")["closed thinking"])
+def test_only_the_last_turn_closes_thinking(prompt: str, think_end: str, expected: bool) -> None:
+    assert closes_thinking(prompt, think_end, ["<|im_end|>", "</s>"]) is expected
 
 
 def test_infill_with_a_mask_token_of_another_name() -> None:

@@ -64,12 +64,13 @@ def _endings(file: ResultFile) -> list[str]:
 
 
 def _settings(file: ResultFile) -> str:
-    """The masks, steps, block length, cache and chat template in effect, then other settings that are no defaults."""
+    """The settings in effect: masks, steps, block length, cache and template, then others that are no defaults."""
     first = file.top[0]
     unknown = [name for name, value in first.options.items() if value == UNKNOWN]
     telling = [name for name in unknown if len(unknown) <= _MOST or name in _TELLING]
     cache = None if first.cache == UNKNOWN else first.cache
-    words = settings_in_words([{**first.effective, "cache": cache}], file.chat_template)
+    closed = {"endings": {"thinking_closed": sum(one.endings.get("thinking_closed", 0) for one in file.tasks.values())}}
+    words = settings_in_words([{**first.effective, "cache": cache, **closed}], file.chat_template)
     said = {"n_masks", "steps", "cache", "chat template"} | {"block_length"} & first.effective.keys()
     words += [word for word in setting_of(file, first) if word.partition("=")[0] not in said]
     if cut := sum(task.truncated_prompts for task in file.tasks.values()):

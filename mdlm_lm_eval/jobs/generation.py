@@ -269,7 +269,8 @@ class Decoding:
         task = one.add_to(self.lm.record, REQUEST_TYPE, answer.cost, answer)
         task.caches.add(self.cache)
         is_empty = answer.cost["answer_tokens"] == 0
-        task.endings.update({ending: 1, "empty": not string.strip(), "at_once": is_empty})
+        is_closed = not one.request.thinks
+        task.endings.update({ending: 1, "empty": not string.strip(), "at_once": is_empty, "thinking_closed": is_closed})
         if one.labels is not None and completion.first is not None:
             first = OfFirstToken(
                 doc_id=one.instance.doc_id,

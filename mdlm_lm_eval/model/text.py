@@ -100,17 +100,31 @@ def encode_infill(
     return segments
 
 
+def closes_thinking(prompt: str, think_end: str, turn_ends: Collection[str]) -> bool:
+    """Whether a rendered prompt ends thinking itself, so that the answer has none.
+
+    Chat templates do so for models that shall not think, and before a `gen_prefix`. Only the last turn counts, after
+    the last of `turn_ends`. There, thinking that begins again after its end is open: `</think>` ends `<think>`.
+    """
+    begin = max((prompt.rfind(turn_end) + len(turn_end) for turn_end in turn_ends if turn_end in prompt), default=0)
+    turn, think_start = prompt[begin:], think_end.replace("/", "", 1)
+    if think_start == think_end:
+        return think_end in turn
+    return turn.rfind(think_end) > turn.rfind(think_start)
+
+
 @dataclass(frozen=True)
 class Ending:
     """The rules by which a generated text ends: at an end token, then at stop strings after `think_end_token`.
 
-    empties: whether the text is empty if its thinking was cut off.
+    thinks: whether the text may begin with thinking. empties: whether it is empty if its thinking was cut off.
     """
 
     tokenizer: PreTrainedTokenizerBase
     end_ids: Collection[int]
     until: tuple[str, ...]
     think_end_token: str | int | None
+    thinks: bool = True
     empties: bool = False
 
     def of(self, token_ids: list[int]) -> tuple[str, str]:
@@ -124,7 +138,8 @@ class Ending:
             think_end = None
         else:
             text = self.tokenizer.decode(ids, skip_special_tokens=True)
-        if ending == "cut" and think_end is not None and (isinstance(think_end, int) or think_end not in text):
+        is_open = self.thinks and think_end is not None and (isinstance(think_end, int) or think_end not in text)
+        if ending == "cut" and is_open:
             ending = "unfinished_thinking"
         if ending == "unfinished_thinking" and self.empties:
             return "", ending

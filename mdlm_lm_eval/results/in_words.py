@@ -7,13 +7,15 @@ _RANGES = {"masks": "asked_masks", "steps": "steps", "block": "block_length"}
 
 
 def settings_in_words(tasks: Collection[Mapping[str, Any]], has_chat_template: bool) -> list[str]:
-    """The masks, steps, block length and cache in effect, as tasks recorded them, and the chat template."""
+    """The masks, steps, block length, cache and closed thinking, as tasks recorded them, and the chat template."""
     words = []
     for name, recorded in _RANGES.items():
         bounds = [bound for of_task in tasks for bound in of_task.get(recorded, ())]
         words += [f"{name} {' to '.join(map(str, sorted({min(bounds), max(bounds)})))}"] if bounds else []
     caches = sorted({of_task["cache"] for of_task in tasks if of_task.get("cache")})
     words += [f"cache {' and '.join(caches)}"] if caches else []
+    if n_closed := sum(of_task.get("endings", {}).get("thinking_closed", 0) for of_task in tasks):
+        words.append(f"{n_closed} prompts close thinking")
     return [*words, "chat template" if has_chat_template else "no chat template"]
 
 
