@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from mdlm_lm_eval.decoding import reference
+from mdlm_lm_eval.decoding.canvas import build_infill_canvas
+from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.reference import decode_one
+from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
-from mdlm_lm_eval.options import SCHEDULES
+from mdlm_lm_eval.options import SCHEDULES, DecodingOptions
 from mdlm_lm_eval.registry import UNMASKING
 from tests.against_reference import LIKE_NEMOTRON, PATTERNS, compared
-from tests.canvases import FROM_PROMPT, FROM_START, IN_BLOCKS, WAYS
+from tests.canvases import FROM_PROMPT, FROM_START, IN_BLOCKS, MASK, WAYS, model
 
 SAMPLERS: list[dict[str, Any]] = [
     {"sampler": "wino", "confidence_threshold": 0.2, "remask_threshold": 0.5, "block_length": 8},
@@ -59,6 +63,7 @@ SAMPLERS: list[dict[str, Any]] = [
     {"sigma": 1.0, "parallel_factor": 1.2, "steps_per_block": 3, "block_length": 6},
 ]
 EDITING = {"confidence_threshold": 0.3, "editing_threshold": 0.3}
+MULTI_BLOCK = {"sampler": "multi_block", "block_causal": True, "block_length": 4, "confidence_threshold": 0.3}
 
 
 def compare(attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any], *, n: int = 4) -> None:
@@ -115,3 +120,41 @@ def test_it_imports_no_part_of_the_engine() -> None:
         node.module.split(".")[-1] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
     }
     assert imported.isdisjoint({"engine", "rows", "passes", "program", "lanes", "windows", "run"})
+
+
+APART = [[1, 2, 3], [*range(30)], [5], [*range(7, 26)], [6, 7]]
+SLOTS_APART: list[tuple[AttentionPattern, dict[str, Any], dict[str, Any]]] = [
+    (FROM_PROMPT, {}, {}),
+    (FROM_START, {}, {"temperature": 0.7}),
+    (FROM_START, {"shift": True}, {"temperature": 0.7}),
+    (FROM_PROMPT, {"shift": True}, {"confidence_threshold": 0.3, "temperature": 0.7}),
+    (FROM_START, {"edits": True}, EDITING),
+    (FROM_PROMPT, {"edits": True, "shift": True}, EDITING),
+    (FROM_START, {}, {**MULTI_BLOCK, "temperature": 0.7}),
+    (FROM_PROMPT, {}, MULTI_BLOCK),
+]
+
+
+@pytest.mark.parametrize(("attention", "facts", "changes"), SLOTS_APART)
+def test_text_between_slots_costs_no_pass_and_moves_no_draw(
+    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    """With text of several blocks between slots, `cache=exact` writes what `cache=none` and the reference write."""
+    denoiser = model(attention, **facts)
+    options = DecodingOptions().override({"early_exit": False, "trace": True, "n_masks": 6, **changes})
+    where: dict[str, Any] = {
+        "mask_token_id": MASK,
+        "max_length": 128,
+        "attention": options.way.attention(attention, options),
+    }
+    rows = [build_infill_canvas(APART, options, seed=seed, **where)[0] for seed in range(4)]
+    stored = decode_canvases(denoiser, rows, options, batch_size=3)
+    computed = decode_canvases(denoiser, rows, options.override({"cache": "none"}), batch_size=3)
+    for row, one, other in zip(rows, stored, computed, strict=True):
+        assert {event.position for event in one.events} == set(row.slots)
+        assert replay(row.token_ids, one.events)[-1][1] == replay(row.token_ids, other.events)[-1][1]
+        assert decode_one(denoiser, row, options)[-1] == replay(row.token_ids, one.events)[-1][1]
+        assert one.token_ids == other.token_ids
+        assert one.cost.steps == other.cost.steps
+        # Beside its steps, a row runs its prompt, and each block that others follow once more.
+        assert one.cost.forward_passes <= one.cost.steps + 1 + len(row.block_lengths) - 1

@@ -16,11 +16,14 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 class Block:
     """Columns start:stop of a canvas, of which `slots` are decoded by the planned `steps`.
 
+    end: the column after the text that follows the block without a slot. A pass that stores the block runs the text,
+        too, so that text between slots costs no pass of its own.
     is_wide: whether its first pass also runs columns outside of start:stop, or more columns than a block has.
     """
 
     start: int
     stop: int
+    end: int
     slots: tuple[int, ...]
     steps: Sequence[Step] = ()
     is_wide: bool = False
@@ -102,13 +105,13 @@ def _whole_blocks(canvas: Canvas, options: DecodingOptions) -> tuple[Block, ...]
             # One pass fills them all: masks that are not returned need no prediction, except for an end of thinking.
             slots = slots[: canvas.n_returned - start]
         stop = canvas.slots[start + length - 1] + 1 if options.append_blocks else len(canvas.token_ids)
-        blocks.append(Block(0, stop, slots, steps))
+        blocks.append(Block(0, stop, stop, slots, steps))
         start += length
     return tuple(blocks)
 
 
 def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
-    """The blocks of a block-causal model, from the first to the last that holds a slot.
+    """The blocks of a block-causal model that hold slots.
 
     The columns before the first of these, and after a shared prefix, are one block without slots.
     """
@@ -122,11 +125,14 @@ def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
         per_block = min(per_block, canvas.n_returned)
     start = numbers.index(first)
     shared = len(canvas.prefix or ()) if cache.remembers else 0
-    blocks = [Block(shared, start, (), is_wide=cache.remembers)] if start else []
+    blocks = [Block(shared, start, start, (), is_wide=cache.remembers)] if start else []
     for number, of_block in enumerate(slots, start=first):
         stop = start + numbers.count(number)
-        n_steps = next(shares) if of_block else 0
-        blocks.append(Block(start, stop, of_block, _causal_steps(len(of_block), per_block or n_steps, length, options)))
+        if of_block:
+            steps = _causal_steps(len(of_block), per_block or next(shares), length, options)
+            blocks.append(Block(start, stop, stop, of_block, steps))
+        else:
+            blocks[-1] = replace(blocks[-1], end=stop)
         start = stop
     return tuple(blocks)
 
@@ -169,5 +175,6 @@ def _renewed_blocks(canvas: Canvas, options: DecodingOptions, *, shift: bool) ->
                 "logits are shifted: the first step fills one token; take more steps"
             )
         steps = options.way.plan(length, n_steps, options, after_one=after_one)
-        blocks.append(Block(slots[0], slots[-1] + 1, slots, tuple(steps), is_wide=True))
+        stop = slots[-1] + 1
+        blocks.append(Block(slots[0], stop, stop, slots, tuple(steps), is_wide=True))
     return tuple(blocks)

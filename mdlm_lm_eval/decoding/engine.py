@@ -267,8 +267,9 @@ class Engine:
         record = record[going]
         limits = record[:, Field.LIMIT]
         if run.is_causal and not self.knows_records:  # a pass that was not seen yet moves a row by one block at most
-            limits = limits + (run.attention.block_length or 1) * len(self.looks)
-            limits = np.minimum(limits, [len(run.canvases[index].token_ids) for index in lanes.owners[going]])
+            most = np.array([len(run.canvases[index].token_ids) for index in lanes.owners[going]])
+            moved = (run.attention.block_length or 1) * len(self.looks)
+            limits = most if run.runs_later else np.minimum(limits + moved, most)
         width, n_seen = self._shape(record, limits, is_wide=is_wide)
         is_ragged = bool((limits != n_seen).any()) or run.attention.causal_context or run.options.batch_invariant
         is_ragged |= run.is_causal and (run.on_gpu or is_wide or not run.runs_blocks)
@@ -294,11 +295,11 @@ class Engine:
         n_seen = width = int(limits.max())
         if runs_block:
             width = run.window if run.on_gpu else int((record[:, Field.STOP] - record[:, Field.START]).max())
-        elif run.is_cached and (run.shares or not is_wide):
+        elif run.is_cached and (run.continues or not is_wide):
             width = int((limits - record[:, Field.START]).max())
         if run.on_gpu and run.is_cached:
             n_seen = min(up_to_keys(n_seen), run.n_columns)
-            if is_wide and not run.shares:
+            if is_wide and not run.continues:
                 width = n_seen
             elif not runs_block:
                 width = up_to_positions(width)

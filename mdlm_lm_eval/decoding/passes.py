@@ -172,7 +172,7 @@ class _Pass:
             positions,
             cache=plan.cache,
             cache_rows=plan.cache_rows,
-            n_seen=None if plan.is_wide and not run.shares else plan.n_seen,
+            n_seen=None if plan.is_wide and not run.continues else plan.n_seen,
             n_views=plan.views,
             cfg_scale=options.cfg_scale,
             prompt_mask=prompt,
@@ -225,6 +225,8 @@ class _Pass:
         filled = self.fillable  # not read
         if run.needs.filled and self.others is not None:
             filled = self.others if run.thinking is None else run.thinking.spares(self.others, tokens)
+            if run.predicts_next:  # whose first place is that of the token after a finished block
+                filled[:, 0] = False
         proposed = places.spread(proposals.tokens)[:, :width]
         return View(
             columns=self.window.columns,

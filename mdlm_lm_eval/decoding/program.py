@@ -40,7 +40,7 @@ class Field(IntEnum):
     BACK = 9  # tokens that it masks again
     STEP = 10  # number among the block's planned steps
     START = 11  # first column that a narrow pass runs: the block's, or the one before
-    STOP = 12  # the column after the block's last
+    STOP = 12  # the column after the last one that a narrow pass runs
     LIMIT = 13  # the first column that nothing sees
     BEFORE = 14  # slots before the block
     # Costs of the pass, as in `RowCost`:
@@ -90,22 +90,25 @@ def program_of(blocks: Sequence[Block], length: int, structure: Structure) -> Pr
         first = len(records)
         after = -1 if is_last else first + len(passes)
         store = first + len(passes) - 1 if passes[-1].kind is Kind.STORE else after
-        successors = _successors(passes, first, store, after, structure)
+        is_run = structure.predicts_next or block.end > block.stop
+        edited = store if is_run else after  # an edit that changed nothing ran the block's final tokens
+        successors = _successors(passes, first, store, edited, after, structure)
         if structure.fills_next and number > 0 and block.slots == (block.start,):
             for successor in (Field.DONE, Field.WIDE_DONE):
                 if records[-1][successor] == first:
                     records[-1][successor] = store
         is_cut = structure.is_causal or options.append_blocks
-        limit = block.stop if is_cut and not runs_later else length
         start = max(0, block.start - structure.shift) if runs_later else block.start
         narrow = (length if cache.runs_rest or runs_later else block.stop) - start
         guided = 2 if options.cfg_scale > 0.0 else 1
         for each, (stay, done, wide_done) in zip(passes, successors, strict=True):
             window = 2 * number + (each.kind is Kind.STORE)
             runs = (number, -1, number, -1) if each.is_wide else (number, number, -1, window)
+            stop = block.end if each.kind is Kind.STORE else block.stop
+            limit = stop if is_cut and not runs_later else length
             size = limit if each.is_wide or not cache.remembers else narrow
             size -= block.start if structure.is_causal and each.is_wide else 0  # a shared prefix
-            bounds = start, block.stop, limit, n_before
+            bounds = start, stop, limit, n_before
             costs = 1, each.kind is not Kind.STORE, guided * size
             records.append([stay, done, wide_done, *runs, each.kind, *each.step, each.number, *bounds, *costs])
         n_before += len(block.slots)
@@ -134,16 +137,18 @@ def _passes_over(block: Block, structure: Structure, *, is_last: bool) -> list[_
             passes.append(passes[0]._replace(is_wide=False))
         passes += [_Pass(Kind.EDIT, Step(1), 0, False)] * sampler.edit_passes(structure.options)
     if not block.slots or (structure.stores and not is_last):
-        passes.append(_Pass(Kind.STORE, Step(1), 0, block.is_wide and not block.slots))
+        runs_text = not block.slots or block.end > block.stop
+        passes.append(_Pass(Kind.STORE, Step(1), 0, structure.cache.remembers and runs_text))
     return passes
 
 
 def _successors(
-    passes: Sequence[_Pass], first: int, store: int, after: int, structure: Structure
+    passes: Sequence[_Pass], first: int, store: int, edited: int, after: int, structure: Structure
 ) -> list[tuple[int, int, int]]:
     """The fields STAY, DONE and WIDE_DONE of each pass over a block.
 
     Its records begin at `first`. `store` is the one that stores it, or else `after`, the one of the next block.
+    `edited` follows a pass that could edit and changed nothing.
     """
     n_fills = sum(each.kind is Kind.FILL for each in passes)
     n_edits = sum(each.kind is Kind.EDIT for each in passes)
@@ -158,7 +163,7 @@ def _successors(
             done = first + n_fills if n_edits else store
         elif each.kind is Kind.EDIT:
             stay = itself + 1 if n + 1 < n_fills + n_edits else store
-            done = store if structure.predicts_next else after
+            done = edited
         found.append((stay, itself if each.is_wide else done, done))
     return found
 

@@ -132,13 +132,13 @@ class _Row:
         self.n_steps += 1
 
     def fill_next(self, block: Block) -> None:
-        """Fills the token after a finished block, if the model's blocks predict it and it is a mask."""
-        column = torch.tensor([block.stop])
+        """Fills the token after a finished block, and the text after it, if it is predicted and is a mask."""
+        column = torch.tensor([block.end])
         is_mask = torch.zeros_like(self.tokens, dtype=torch.bool)
-        if not self.structure.fills_next or self.slot_number[0, block.stop] < 0:
+        if not self.structure.fills_next or self.slot_number[0, block.end] < 0:
             return
-        is_mask[0, block.stop] = True
-        logits = self._logits(block, None, is_finished=True)[[block.stop - 1]]
+        is_mask[0, block.end] = True
+        logits = self._logits(block, None, is_finished=True)[[block.end - 1]]
         drawn_as = self.slot_number[0, column - 1]  # it is drawn with the random number of the slot before it
         view = self._view(logits, column, is_mask, ~is_mask & is_mask, Step(1), 0, torch.tensor(0), drawn_as)
         self._take(view, self.options.way.choose(view, self.options))
@@ -154,7 +154,8 @@ class _Row:
         """The model's outputs [W, V] at all columns that the block sees, followed by those of the shadow."""
         attention, n_prompt = self.structure.attention, self.canvas.prompt_length
         is_cut = (self.structure.is_causal or self.options.append_blocks) and not self.needs.later_blocks
-        columns = torch.arange(block.stop if is_cut else self.tokens.shape[1] - 1)[None]
+        stop = block.end if is_finished else block.stop
+        columns = torch.arange(stop if is_cut else self.tokens.shape[1] - 1)[None]
         tokens = self.tokens[:, : columns.shape[1]]
         if shadow is not None:
             is_real = torch.ones_like(columns, dtype=torch.bool)

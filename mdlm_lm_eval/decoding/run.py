@@ -30,6 +30,7 @@ class Run(Structure):
     needs_places: whether a pass computes each mask's place in its row.
     needs_confidence: whether a sampler, rule or trace reads probabilities.
     shares: whether some rows begin with a shared prefix.
+    continues: whether wide passes may run columns after those that are remembered, beside prompts from the first on.
     n_columns: T, the most columns of a canvas, and one more that is no row's.
     n_blocks, n_records, n_slots: the most blocks, records and slots of a row.
     n_shown: the most tokens of a row that the host looks at.
@@ -53,6 +54,8 @@ class Run(Structure):
         self.shares = may_share and any(canvas.prefix is not None for canvas in self.canvases)
         self.programs = self._programs()
         blocks = [block for program in self.programs for block in program.blocks]
+        has_text = self.is_causal and any(block.end > block.stop for block in blocks)
+        self.continues = self.shares or (self.is_cached and has_text)
         self.longest_block = max(len(block.slots) for block in blocks)
         self.has_edits = self.sampler.edit_passes(options) > 0
         self.one_a_pass = all(step.fill == 1 for block in blocks for step in block.steps)

@@ -104,7 +104,7 @@ def _computed(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tensor) 
     """
     n_rows, width, last = len(rows.at), plan.width, run.n_columns - 1
     columns = iota(width, run.device).expand(n_rows, width)
-    if run.shares or (run.is_cached and not plan.is_wide):
+    if run.continues or (run.is_cached and not plan.is_wide):
         columns = columns + record[:, Field.START, None]
     if not run.is_whole:
         columns = _until(record, columns, last)
@@ -133,7 +133,7 @@ def _with_next_token(run: Run, rows: Rows, window: Window) -> Window:
     stores = ((record[:, Field.KIND] == Kind.STORE) & (window.number >= 0))[:, None]
     after = record[:, Field.STOP, None].clamp(max=last)
     is_filled = stores & (rows.slot_number.gather(1, after) >= 0) & run.fills_next
-    n_run = record[:, Field.LIMIT] - record[:, Field.START] if run.shares else record[:, Field.LIMIT]
+    n_run = record[:, Field.LIMIT] - record[:, Field.START] if run.continues else record[:, Field.LIMIT]
     last_output = (n_run.clamp(max=window.run.shape[1]) - 1)[:, None]
     return window._replace(
         columns=torch.cat([after.masked_fill(~is_filled, last), window.columns], 1),
