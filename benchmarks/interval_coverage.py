@@ -1,11 +1,14 @@
 """How often the 95% intervals of scores, differences and ranks hold the truth, by simulation.
 
-    python benchmarks/interval_coverage.py --write    # into interval_coverage.csv, and its ranges into README.md
+    python benchmarks/interval_coverage.py --write    # into two tables beside this file, and into README.md
 
-Answers are drawn from logits with effects of word rules (correlated 0.9 in pairs of related rules), of a rule's two
-tasks, of sets of three questions, and of seeds; two settings share 70% of each. The truth is the expected share of
-right answers. Beside the intervals in use stand those that were not chosen: Student's t over the eight rules, and a
-bootstrap over sets (BCa).
+Of the suite, answers are drawn from logits with effects of word rules (correlated 0.9 in pairs of related rules), of a
+rule's two tasks, of sets of three questions, and of seeds; two settings share 70% of each. The truth is the expected
+share of right answers. Beside the intervals in use stand those that were not chosen: Student's t over the eight rules,
+and a bootstrap over sets (BCa).
+
+Of other benchmarks (`coverage_of_differences.csv`), `mdlm-leaderboard compare` tests two settings of equal or different
+expected scores: many questions, few that are asked often, questions in clusters, scores near 0 and 100.
 """
 
 import argparse
@@ -24,12 +27,13 @@ from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import (
     Interval,
     Score,
+    clusters_of,
     comparisons,
     difference,
     holm,
     interval_over_tasks,
     mean_of_seeds,
-    score_of_sets,
+    score_of_questions,
     score_over_rules,
 )
 from mdlm_lm_eval.tasks.rule_sets import PAIRS, TRIPLES
@@ -75,6 +79,7 @@ class Simulation:
         asked = [(f"{rule}_{d}", number) for number, (triple, d) in enumerate(sets) for rule in triple]
         self.tasks, self.sets = [task for task, _ in asked], np.array([number for _, number in asked])
         self.rows = {task: [n for n, one in enumerate(self.tasks) if one == task] for task in TASKS}
+        self.clusters = clusters_of(self.sets[np.concatenate([*self.rows.values()])].tolist())
         self.of_task = np.array([TASKS.index(task) for task in self.tasks])
         # With rules fixed, one draw of them stands for the suite.
         self.rules = self._rules()
@@ -115,12 +120,9 @@ class Simulation:
         """Of one setting's answers [seeds, questions]."""
         if self.case.claim == "rules random":
             return score_over_rules({t: float(seeds[0, rows].mean()) for t, rows in self.rows.items()}, seeds.shape[1])
-        return mean_of_seeds(
-            [
-                score_of_sets({t: [*zip(self.sets[rows], own[rows], strict=True)] for t, rows in self.rows.items()})
-                for own in seeds
-            ]
-        )
+        order = np.concatenate([*self.rows.values()])
+        sizes = [*map(len, self.rows.values())]
+        return mean_of_seeds([score_of_questions(self.clusters, own[order], sizes, len(order)) for own in seeds])
 
     def in_use(self, answers: Answers) -> Interval:
         """The interval of the package: of a score, or of the second setting minus the first."""
@@ -155,14 +157,113 @@ def coverage(case: Case, repetitions: int, *, others: bool = False) -> list[floa
     return [float(share) for share in 100 * held / repetitions]
 
 
-def tables_with_false_ranks(mean: float, repetitions: int, *, corrected: bool = True) -> float:
-    """Percent of tables of equally good models in which any rank differs; `corrected` by Holm."""
+def tables_with_false_ranks(mean: float, repetitions: int) -> tuple[float, float]:
+    """Percent of tables of equally good models in which any rank differs: corrected by Holm, and uncorrected."""
     simulation = Simulation(Case("rules fixed", (mean,) * N_EQUAL))
-    false = 0
+    false = np.zeros(2)
     for _ in range(repetitions):
         found = comparisons([simulation.score(own) for own in simulation.answers()])[np.triu_indices(N_EQUAL, 1)]
-        false += bool(holm(found).any() if corrected else (found < 0.05).any())
-    return 100 * false / repetitions
+        false += holm(found).any(), (found < 0.05).any()
+    corrected, uncorrected = 100 * false / repetitions
+    return float(corrected), float(uncorrected)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two settings that answer the same questions.
+
+    means: their expected scores.
+    spread: the standard deviation of questions in logits.
+    shared: the share of its variance that is the same in both settings.
+    in_cluster: the number of questions of a cluster, which share 70% of it.
+    """
+
+    n: int
+    repeats: int
+    means: tuple[float, float]
+    spread: float = 2.0
+    shared: float = 0.9
+    in_cluster: int = 1
+
+    def draws(self, repetitions: int, rng: np.random.Generator) -> np.ndarray:
+        """The scores [2, repetitions, questions] of questions, each the mean of its answers."""
+
+        def effects(*shape: int) -> np.ndarray:
+            """[*shape, repetitions, questions] of variance 1."""
+            own = rng.normal(size=(*shape, repetitions, self.n))
+            if self.in_cluster == 1:
+                return own
+            of_clusters = rng.normal(size=(*shape, repetitions, self.n // self.in_cluster))
+            return np.sqrt(0.7) * of_clusters.repeat(self.in_cluster, axis=-1) + np.sqrt(0.3) * own
+
+        questions = np.sqrt(self.shared) * effects() + np.sqrt(1 - self.shared) * effects(2)
+        centres = [
+            brentq(
+                lambda logit, mean=mean: _WEIGHTS @ expit(logit + self.spread * _NODES) - mean * _WEIGHTS.sum(), -60, 60
+            )
+            for mean in self.means
+        ]
+        chances = expit(np.array(centres)[:, None, None] + self.spread * questions)
+        return rng.binomial(self.repeats, chances) / self.repeats
+
+    def found(self, repetitions: int, seed: int = 0) -> tuple[float, float]:
+        """Percent of intervals that hold the true difference, and of comparisons that are called significant."""
+        clusters, truth = clusters_of(np.arange(self.n) // self.in_cluster), self.means[1] - self.means[0]
+        held = significant = 0
+        for own in self.draws(repetitions, np.random.default_rng(seed)).swapaxes(0, 1):
+            asked = [score_of_questions(clusters, one, [self.n], self.n * self.repeats) for one in own]
+            interval = difference(*asked)
+            held += (interval.low or 0.0) <= truth <= (interval.high or 0.0)
+            significant += interval.is_significant
+        return 100 * held / repetitions, 100 * significant / repetitions
+
+
+COMPARISONS = (
+    *(Comparison(1319, 1, means, shared=shared) for means in ((0.6, 0.6), (0.6, 0.62)) for shared in (0.9, 0.3)),
+    Comparison(1319, 1, (0.985, 0.985)),
+    Comparison(1319, 1, (0.985, 0.995)),
+    *(Comparison(164, 8, means) for means in ((0.35, 0.35), (0.35, 0.4), (0.97, 0.97), (0.95, 0.98))),
+    *(Comparison(164, 1, means, shared=0.5) for means in ((0.005, 0.005), (0.005, 0.05), (0.05, 0.05))),
+    *(Comparison(48, 1, means, shared=0.7) for means in ((0.8, 0.8), (0.6, 0.8))),
+    *(Comparison(30, 8, means) for means in ((0.15, 0.15), (0.1, 0.2), (0.02, 0.02), (0.98, 0.98), (0.02, 0.1))),
+    *(Comparison(30, 16, means, spread=4.0, shared=0.7) for means in ((0.03, 0.03), (0.03, 0.1))),
+    *(Comparison(200, 1, means, shared=0.7, in_cluster=5) for means in ((0.75, 0.75), (0.75, 0.63))),
+    *(Comparison(100, 1, means, shared=0.7, in_cluster=5) for means in ((0.75, 0.75), (0.97, 0.97), (0.97, 0.99))),
+    *(Comparison(160, 1, means, shared=0.7, in_cluster=20) for means in ((0.6, 0.6), (0.6, 0.8))),
+    *(Comparison(10, 1, means, shared=0.7) for means in ((0.5, 0.5), (0.4, 0.9))),
+)
+OF_COMPARISONS = (
+    "questions",
+    "times asked",
+    "in a cluster",
+    "expected (%)",
+    "spread",
+    "shared",
+    "held (%)",
+    "significant (%)",
+)
+
+
+def compared(repetitions: int) -> list[list[str]]:
+    """All comparisons."""
+    lines = []
+    for case in COMPARISONS:
+        means = " and ".join(f"{100 * mean:g}" for mean in case.means)
+        design = [str(one) for one in (case.n, case.repeats, case.in_cluster, means, case.spread, case.shared)]
+        lines.append([*design, *(f"{one:.1f}" for one in case.found(repetitions))])
+        print(*lines[-1], flush=True)
+    return lines
+
+
+def of_comparisons(lines: Sequence[Sequence[str]]) -> str:
+    """The least and the greatest coverage and rate of false differences of all comparisons."""
+    held = [float(line[6]) for line in lines]
+    false = [float(line[7]) for line, case in zip(lines, COMPARISONS, strict=True) if len({*case.means}) == 1]
+    return (
+        f"`compare` calls {min(false):.1f} to {max(false):.1f}% of equal settings different, and its intervals hold "
+        f"{min(held):.1f} to {max(held):.1f}% of the true differences ([{len(lines)} cases]"
+        "(coverage_of_differences.csv); fewest where few, very unequal questions near 0 or 100% are asked often)."
+    )
 
 
 HEADS = ("claim", "of", "expected (%)", "questions", "spread of rules", "in use", "t over 8 rules", "bootstrap")
@@ -192,11 +293,8 @@ def ranges(lines: Sequence[Sequence[str]]) -> str:
 
 def ranks(repetitions: int) -> str:
     """How often equally good models seem to differ."""
-    by_correction = (
-        [tables_with_false_ranks(mean, repetitions, corrected=corrected) for mean in (0.84, 0.97, 0.99)]
-        for corrected in (True, False)
-    )
-    with_holm, without = (f"{min(one):.1f} to {max(one):.1f}%" for one in by_correction)
+    found = [tables_with_false_ranks(mean, repetitions) for mean in (0.84, 0.97, 0.99)]
+    with_holm, without = (f"{min(one):.1f} to {max(one):.1f}%" for one in zip(*found, strict=True))
     return (
         f"If {N_EQUAL} models are equally good, {with_holm} of tables rank some of them apart; without Holm's "
         f"correction, {without} would."
@@ -206,15 +304,20 @@ def ranks(repetitions: int) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=2000)
+    parser.add_argument("--repetitions", type=int, default=2000, help="twice as many for comparisons")
     parser.add_argument("--write", action="store_true", help="beside this file")
     given = parser.parse_args(arguments)
-    found = rows(given.repetitions)
-    shown = f"{ranges(found)}\n\n{ranks(given.repetitions)}"
+    of_suite, of_others = rows(given.repetitions), compared(2 * given.repetitions)
+    shown = f"{ranges(of_suite)}\n\n{ranks(given.repetitions)}\n{of_comparisons(of_others)}"
     print(shown)
     if given.write:
-        with (FOLDER / "interval_coverage.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([HEADS, *found])
+        tables = {
+            "interval_coverage.csv": [HEADS, *of_suite],
+            "coverage_of_differences.csv": [OF_COMPARISONS, *of_others],
+        }
+        for name, lines in tables.items():
+            with (FOLDER / name).open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(lines)
         replace_table(FOLDER / "README.md", "coverage", shown)
 
 

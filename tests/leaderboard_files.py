@@ -30,6 +30,7 @@ def result_file(
     model: str = "mdlm",
     pretrained: str = "organisation/model",
     adapter: str | None = None,
+    adapter_recipe: str = "r" * 64,
     weights: str = "a" * 64,
     output_type: str = "generate_until",
     masks: int = 256,
@@ -71,6 +72,7 @@ def result_file(
             "pretrained": pretrained,
             "weights": weights,
             "adapter": adapter,
+            "adapter_recipe": adapter and adapter_recipe,
             "explicit_options": list(options),
             "tasks": dict.fromkeys(names, record),
             "task_suite": {"version": version, "sha256": suite_hash} if suite_hash else {},
@@ -180,13 +182,17 @@ def six_cells(folder: Path) -> Path:
     return write(folder, **cells)
 
 
-def write_answers(folder: Path, name: str, content: Any, scores: Iterable[float]) -> Path:
+def write_answers(
+    folder: Path, name: str, content: Any, scores: Iterable[float], documents: Iterable[Any] | None = None
+) -> Path:
     """A result of gsm8k with its samples beside it, as lm-eval names them."""
     metric = "exact_match"
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"doc_id": n, "doc_hash": f"{n}", "filter": "flexible-extract", "metrics": [metric], metric: score}
         for n, score in enumerate(scores)
     ]
+    for line, document in zip(lines, documents or (), strict=False):
+        line["doc"] = document
     write(folder, **{f"results_{name}": content})
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / f"samples_gsm8k_{name}.jsonl").write_text(text, encoding="utf-8")

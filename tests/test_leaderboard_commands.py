@@ -302,8 +302,8 @@ def test_compare_says_a_difference_for_other_word_rules(tmp_path: Path, capsys: 
     said = capsys.readouterr().out
     assert f"A: m, n_masks=2 ({tmp_path / '0' / 'results_2026-01-31T12-00-00.json'})\n" in said
     assert (
-        "built-in, n_masks=200 is 20.0 points below m, n_masks=2 on 16 tasks (exact_match, 16000 questions); "
-        "the 95% interval is 10.1 to 34.3 for other word rules." in said
+        "built-in, n_masks=200 is 20.0 points below m, n_masks=2 on 16 tasks (exact_match, 16000 questions): "
+        "-20.0 (-34.3 to -10.1), significant for other word rules." in said
     )
     assert "| mdlm_country_smallest | 90.0 | 90.0 | +0.0 |" in said
 
@@ -340,12 +340,12 @@ def test_compare_takes_questions_one_by_one(tmp_path: Path, capsys: pytest.Captu
     assert compared(tmp_path, first, second, (right, better)) == 0
     said = capsys.readouterr().out
     assert "organisation/model, n_masks=512 is 4.5 points above organisation/model, n_masks=auto on gsm8k" in said
-    assert "the 95% interval is 3.1 to 6.0 over questions" in said
+    assert "on gsm8k (exact_match,flexible-extract, 1319 questions): +4.5 (+3.1 to +6.0), significant (t test" in said
     assert "80 questions are right with organisation/model, n_masks=512 alone, 20 with" in said
     alike = [1] * 590 + [0] * 10 + [1] * 12 + [0] * 707
     assert compared(tmp_path, first, gsm8k_file(602 / 1319, steps=8), (right, alike)) == 0
     said = capsys.readouterr().out
-    assert re.search(r"-0\.\d to 0\.\d over questions \(not significant\)", said)
+    assert ": +0.2 (-0.6 to +0.9), not significant (t test over 1319 questions, p = 0.677); 12 questions are" in said
     assert UNMEASURED in said
     noise = {"task": "gsm8k", "change": {"dtype": "float32"}, "share": 0.006, "interval": [0.002, 0.018]}
     for file in (first, second):
@@ -353,7 +353,7 @@ def test_compare_takes_questions_one_by_one(tmp_path: Path, capsys: pytest.Captu
     assert compared(tmp_path, first, second, (right, better)) == 0
     said = capsys.readouterr().out
     flips = "rounding alone (dtype=float32) flips 0.6% of answers (0.2% to 1.8%), 7.91 of these."
-    assert re.search(rf"over questions; [^\n]*; {re.escape(flips)}", said)
+    assert re.search(rf"1319 questions, p < 0.001\); [^\n]*; {re.escape(flips)}", said)
     assert UNMEASURED not in said
     second["config"]["mdlm"]["check"] = first["config"]["mdlm"]["check"] = {
         **file["config"]["mdlm"]["check"],
@@ -371,9 +371,9 @@ def test_compare_has_an_interval_over_sets_without_samples(tmp_path: Path, capsy
     files = [suite_file(n_masks=n, accuracy=0.5, spread=0.0, limit=20, task_record=record) for n in (2, 200)]
     assert compared(tmp_path, *files) == 0
     said = capsys.readouterr().out
-    assert "built-in, n_masks=200 is level with built-in, n_masks=2 on 16 tasks (exact_match, 320 questions); " in said
-    assert "over sets of questions (not significant)" in said
-    assert "McNemar" not in said
+    assert "built-in, n_masks=200 is level with built-in, n_masks=2 on 16 tasks (exact_match, 320 questions): " in said
+    assert "not significant (t test over 20 sets of questions, p = 1.000); over other word rules, +0.0 (" in said
+    assert "right with" not in said
 
 
 def test_compare_says_how_to_get_an_interval_and_that_equals_are_equal(
@@ -382,7 +382,7 @@ def test_compare_says_how_to_get_an_interval_and_that_equals_are_equal(
     first, second = gsm8k_file(600 / 1319), gsm8k_file(600 / 1319, steps=8, block_length=8)
     assert compared(tmp_path / "without", first, second) == 0
     said = capsys.readouterr().out
-    assert "For an interval over questions, run both with lm_eval's --log_samples.\n" in said
+    assert "For a test over questions, run both with lm_eval's --log_samples.\n" in said
     assert "None" not in said
     right = [1] * 600 + [0] * 719
     assert compared(tmp_path / "with", first, second, (right, right)) == 0
@@ -406,6 +406,38 @@ def test_compare_refuses_other_questions(
 ) -> None:
     assert compared(tmp_path, suite_file(), second) == 1
     assert reason in capsys.readouterr().err
+
+
+def test_compare_has_one_verdict_and_respects_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 48 questions about eight texts, one run alone has the six of one text right, the other run alone another."""
+    before = [1] * 6 + [0] + [1] * 23 + [0] * 18
+    after = [0] * 6 + [1] + [1] * 23 + [0] * 18
+    of_task = {"metadata": {"version": 3.0, "cluster": "text"}}
+    date, paths = "2026-01-31T12-00-00", []
+    for n, right in enumerate((before, after)):
+        content = gsm8k_file(sum(right) / 48, steps=16 - n)
+        content["n-samples"]["gsm8k"] = {"original": 48, "effective": 48}
+        paths.append(str(tmp_path / str(n) / f"results_{date}.json"))
+        write_answers(tmp_path / str(n), date, content, right, documents=[{"text": n // 6} for n in range(48)])
+    assert main(["compare", *paths]) == 0
+    (sentence,) = re.findall(r"^organ.*$", capsys.readouterr().out, re.MULTILINE)
+    assert sentence == (
+        "organisation/model, steps=15 is 10.4 points below organisation/model, steps=16 on gsm8k "
+        "(exact_match,flexible-extract, 48 questions): -10.4 (-22.0 to +1.2), not significant (t test over 48 "
+        "questions, p = 0.076); 1 question is right with organisation/model, steps=15 alone, 6 with "
+        "organisation/model, steps=16 alone."
+    )
+    assert main(["compare", "--cluster", "text", *paths]) == 0
+    by_text = capsys.readouterr().out
+    assert "-10.4 (-41.5 to +20.6), not significant (t test over 8 clusters by text, p = 0.454)" in by_text
+    for path in paths:
+        content = json.loads(Path(path).read_text())
+        content["configs"]["gsm8k"] |= of_task
+        Path(path).write_text(json.dumps(content))
+    assert main(["compare", *paths]) == 0
+    assert capsys.readouterr().out == by_text, "the field that the task's metadata name"
+    assert main(["compare", "--cluster", "author", *paths]) == 1
+    assert "has a document without the field 'author': it has text" in capsys.readouterr().err
 
 
 # audit

@@ -57,9 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     show = command(_show, "one result in a few lines: score, settings in effect, speed, audit, file")
     show.add_argument("file", type=Path, metavar="PATH", help="an lm-eval result file, or a folder: its newest one")
     by_question = "With the files of lm_eval's --log_samples beside the results, questions are compared one by one."
-    compare = command(_compare, "the difference between two result files, with its 95%% interval", by_question)
+    compare = command(_compare, "the difference between two result files, with its test", by_question)
     compare.add_argument("first", type=Path, metavar="A", help="an lm-eval result file, or a folder: its newest one")
     compare.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
+    clusters = "questions whose documents have the same value in this field are one cluster: one text, one sequence"
+    compare.add_argument("--cluster", default="", metavar="FIELD", help=clusters)
     samples = command(_samples, "a page of the questions of one or two results: what flipped, and how it was written")
     samples.epilog = "Needs lm_eval's --log_samples; with trace=true among the model arguments it replays the canvas."
     samples.add_argument("first", type=Path, metavar="A", help="an lm-eval result file, or a folder: its newest one")
@@ -103,7 +105,7 @@ def _show(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.compare import compare
 
-    print("\n\n".join(compare(options.first, options.second)))
+    print("\n\n".join(compare(options.first, options.second, options.cluster)))
     return 0
 
 

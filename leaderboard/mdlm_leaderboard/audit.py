@@ -1,7 +1,7 @@
 """`mdlm-leaderboard audit`: the effect of a cache or server on the score, from questions that were decoded twice."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_chosen_file
 from mdlm_lm_eval.results.samples import metrics_of, new_instance, read_samples, samples_path
-from mdlm_lm_eval.results.statistics import Interval, difference, score_of_sets, t_interval
+from mdlm_lm_eval.results.statistics import Interval, clustered_interval, difference, score_of_sets
 from mdlm_lm_eval.results.suite import suite_task
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
@@ -50,30 +50,37 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[l
     metadata = json.dumps({name: result.metadata[name] for name in given if name in result.metadata})
     task = _manager(include_path, metadata).load([result.name])["tasks"][result.name]
     pairs: dict[str, list[tuple[float, float]]] = {}  # exact and as run
+    clusters: dict[str, list[Hashable]] = {}
     for sample in read_samples(samples):
         if sample["doc_id"] not in exact:
             continue
         answer = exact[sample["doc_id"]]
         found: Mapping[str, Any] = sample if answer is None else _score(task, sample, answer)
         for metric, value in metrics_of(sample).items():
-            pairs.setdefault(f"{metric},{sample['filter']}", []).append((float(found[metric]), value))
+            name = f"{metric},{sample['filter']}"
+            pairs.setdefault(name, []).append((float(found[metric]), value))
+            cluster = str(sample["doc"].get(result.cluster)) if result.cluster else sample["doc_id"]
+            clusters.setdefault(name, []).append(cluster)
     same = f"{sum(answer is None for answer in exact.values())} of {len(exact)}"
-    return [[result.name, metric.removesuffix(",none"), same, *_shown(own)] for metric, own in pairs.items()]
+    return [
+        [result.name, metric.removesuffix(",none"), same, *_shown(own, clusters[metric])]
+        for metric, own in pairs.items()
+    ]
 
 
-def _shown(scores: list[tuple[float, float]]) -> list[str]:
-    points = _paired(scores).scaled(100)
+def _shown(scores: list[tuple[float, float]], clusters: list[Hashable]) -> list[str]:
+    points = _paired(scores, clusters).scaled(100)
     exactly, as_run = (fmean(own) for own in zip(*scores, strict=True))
     ends = "–" if points.low is None else f"{points.low:z.1f} to {points.high:z.1f}"
     return [f"{100 * as_run:.1f}", f"{100 * exactly:.1f}", f"{points.mean:+z.1f}", ends]
 
 
-def _paired(scores: list[tuple[float, float]]) -> Interval:
+def _paired(scores: list[tuple[float, float]], clusters: list[Hashable]) -> Interval:
     """The interval of second - first, paired by question."""
     if all(0 <= score <= 1 for pair in scores for score in pair):
-        first, second = ({"": [*enumerate(own)]} for own in zip(*scores, strict=True))
+        first, second = ({"": [*zip(clusters, own, strict=True)]} for own in zip(*scores, strict=True))
         return difference(score_of_sets(first), score_of_sets(second))
-    return t_interval([second - first for first, second in scores])
+    return clustered_interval([second - first for first, second in scores], clusters)
 
 
 def _score(task: Any, sample: Mapping[str, Any], answer: str) -> Mapping[str, Any]:

@@ -1,6 +1,10 @@
-"""`mdlm-leaderboard compare`: compares two result files of the same tasks, by question if samples are beside them."""
+"""`mdlm-leaderboard compare`: compares two result files of the same tasks, by question if samples are beside them.
 
-from collections.abc import Callable, Mapping, Sequence
+Every difference is B - A. There is one verdict, of the test whose interval is shown (`difference`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mdlm_lm_eval.results.files import UnusableFile
@@ -9,25 +13,27 @@ from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves, read_chosen_file
-from mdlm_lm_eval.results.samples import Answer, scores_by_question
+from mdlm_lm_eval.results.samples import Answers, by_cluster, read_answers
 from mdlm_lm_eval.results.statistics import (
     Interval,
     Score,
+    comparisons,
     difference,
     interval_over_tasks,
-    mcnemar,
     mean_of_tasks,
     score_over_rules,
 )
 from mdlm_lm_eval.results.suite import suite_task
 
 Tasks = Sequence[tuple[TaskResult, TaskResult]]  # the results of each task in both files
+_SIGNIFICANT = {True: "significant", False: "not significant"}
 
 
-def compare(first: Path, second: Path) -> list[str]:
+def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
     """A text for every metric that both files have: the sentence to quote, then a table of the tasks.
 
-    A folder stands for its newest file. Raises UnusableFile if the files cannot be compared.
+    A folder stands for its newest file. Questions whose documents have the same value in the field `cluster` are one
+    cluster, by default in the field that the task's metadata name. Raises UnusableFile if the files cannot be compared.
     """
     files = (read_chosen_file(first), read_chosen_file(second))
     shared = [name for name in files[0].tasks if name in files[1].tasks]
@@ -42,15 +48,20 @@ def compare(first: Path, second: Path) -> list[str]:
     if not metrics:
         raise UnusableFile(f"{files[0].path!r} and {files[1].path!r} have no task and metric in common")
     unread: list[str] = []
-    answers = [scores_by_question(file, unread) for file in files]
+    answers = [read_answers(file, unread, cluster) for file in files]
     if unread:
         raise UnusableFile(unread[0])
+    without = [name for name in shared if not all(name in own for own in answers)]
+    if cluster and without:
+        raise UnusableFile(
+            f"{cluster!r} is a field of documents, and {without[0]} has none: use lm_eval's --log_samples"
+        )
     shares = [
-        {(row["task"], row["metric"]): row["share"] for row in rows_of(file, own)}
+        {(row["task"], row["metric"]): row["share"] for row in rows_of(file, by_cluster(own))}
         for file, own in zip(files, answers, strict=True)
     ]
     names = labels(files, tasks)
-    return [_text(files, names, tasks, metric, answers, shares) for metric in metrics]
+    return [_text(files, names, tasks, metric, answers, shares, cluster) for metric in metrics]
 
 
 def _check_same(what: str, *found: object) -> None:
@@ -65,23 +76,21 @@ def _text(
     names: Sequence[str],
     tasks: Tasks,
     metric: str,
-    answers: Sequence[Mapping[str, Mapping[str, Sequence[Answer]]]],
+    answers: Sequence[Answers],
     shares: Sequence[Mapping[tuple[str, str], Score | None]],
+    cluster: str,
 ) -> str:
     """The comparison of one metric. `answers` and `shares` are those of each file, by task and metric."""
     measured = [pair for pair in tasks if all(metric in one.metrics for one in pair)]
     by_task = {one.name: (one.metrics[metric], other.metrics[metric]) for one, other in measured}
     is_accuracy = all(one.is_accuracy(metric) for pair in measured for one in pair)
     n_questions, head = sum(one.n_questions for one, _ in measured), metric.removesuffix(",none")
-
-    def shown(score: float) -> str:
-        return f"{100 * score:.1f}" if is_accuracy else f"{score:.4g}"
-
+    shown = _Shown(is_accuracy=is_accuracy)
     on = f"{next(iter(by_task)) if len(by_task) == 1 else f'{len(by_task)} tasks'} ({head}, {n_questions} questions)"
     over_tasks = _over_tasks(by_task, n_questions, is_share=is_accuracy)
     clustered = [[one for name in by_task if (one := own[name, metric]) and one.parts] for own in shares]
     is_known = all(len(own) == len(by_task) for own in clustered)
-    over_questions = difference(*map(mean_of_tasks, clustered)) if is_known else None
+    means = [mean_of_tasks(own) for own in clustered] if is_known else []
     is_sampled = is_known and all(metric in own.get(name, {}) for own in answers for name in by_task)
     scores = [pair for name in by_task for pair in _paired(name, metric, answers)] if is_sampled else []
     noise = _noise(files, by_task, n_questions)
@@ -90,29 +99,72 @@ def _text(
     else:
         unit, of_suite = " points" if is_accuracy else "", any(map(suite_task, by_task))
         above = "above" if over_tasks.mean > 0 else "below"
-        than = f"{shown(abs(over_tasks.mean))}{unit} {above}" if over_tasks.mean else "level with"
-        bands = _bands(over_questions, over_tasks, shown, of_suite=of_suite)
-        parts = [f"{names[1]} is {than} {names[0]} on {on}", *bands, *_test(names, scores), *noise]
+        than = f"{shown.score(abs(over_tasks.mean))}{unit} {above}" if over_tasks.mean else "level with"
+        fields = {cluster or one.cluster for one, _ in measured} - {""}
+        of = (
+            f"clusters by {' and '.join(sorted(fields))}"
+            if fields
+            else "sets of questions"
+            if of_suite
+            else "questions"
+        )
+        others = "other word rules" if of_suite else "other tasks of the kind"
+        verdict = _verdict(means, shown, of) if means else _over_others(over_tasks, shown, f"for {others}")
+        beside = [f"over {others}, {shown.ends(over_tasks)}"] if means and over_tasks.low is not None else []
+        parts = [f"{names[1]} is {than} {names[0]} on {on}{verdict}", *_flips(names, scores), *beside, *noise]
         sentence = f"{'; '.join(parts)}."
     paths = [f"{letter}: {name} ({file.path})" for letter, name, file in zip("AB", names, files, strict=True)]
     texts = ["\n".join(paths), sentence]
-    if is_accuracy and over_questions is None:
-        texts.append("For an interval over questions, run both with lm_eval's --log_samples.")
+    if is_accuracy and not means:
+        texts.append("For a test over questions, run both with lm_eval's --log_samples.")
     if not noise:
         texts.append(UNMEASURED)
     rows = [
-        [task, shown(one), shown(other), f"{'+' if other >= one else ''}{shown(other - one)}"]
+        [task, shown.score(one), shown.score(other), shown.difference(other - one)]
         for task, (one, other) in by_task.items()
     ]
     table = markdown_table([head, "A", "B", f"B - A{' (points)' if is_accuracy else ''}"], rows)
     return "\n\n".join([*texts, table])
 
 
-def _paired(
-    task: str, metric: str, answers: Sequence[Mapping[str, Mapping[str, Sequence[Answer]]]]
-) -> list[tuple[float, float]]:
+@dataclass(frozen=True)
+class _Shown:
+    """How scores of a metric and their differences are written: accuracies in percent, other scores as they are."""
+
+    is_accuracy: bool
+
+    def score(self, score: float) -> str:
+        return f"{100 * score:z.1f}" if self.is_accuracy else f"{score:.4g}"
+
+    def difference(self, value: float) -> str:
+        return f"{'+' if value >= 0 else ''}{self.score(value)}"
+
+    def ends(self, found: Interval) -> str:
+        """A difference and its interval, such as "-12.5 (-24.6 to -0.4)"."""
+        if found.low is None or found.high is None:
+            return self.difference(found.mean)
+        low, high = self.difference(found.low), self.difference(found.high)
+        return f"{self.difference(found.mean)} ({low} to {high})"
+
+
+def _verdict(means: Sequence[Score], shown: _Shown, of: str) -> str:
+    """The difference of two scores over questions with its test, in words."""
+    found, k = difference(*means), min(one.n_clusters for one in means)
+    if found.low is None:
+        return f"; no test, as there is one of {of}"
+    p = float(comparisons(means)[0, 1])
+    chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return f": {shown.ends(found)}, {_SIGNIFICANT[found.is_significant]} (t test over {k} {of}, {chance})"
+
+
+def _over_others(found: Interval, shown: _Shown, words: str) -> str:
+    """The same over tasks, where answers to single questions are unknown; "" for one task."""
+    return f": {shown.ends(found)}, {_SIGNIFICANT[found.is_significant]} {words}" if found.low is not None else ""
+
+
+def _paired(task: str, metric: str, answers: Sequence[Answers]) -> list[tuple[float, float]]:
     """The scores of each question in both runs."""
-    first, second = (dict(own[task][metric]) for own in answers)
+    first, second = (own[task][metric] for own in answers)
     if first.keys() != second.keys():
         raise UnusableFile(f"the samples of {task} are not of the same questions, so they cannot be compared")
     return [(score, second[question]) for question, score in first.items()]
@@ -129,30 +181,13 @@ def _over_tasks(by_task: Mapping[str, tuple[float, float]], n_questions: int, *,
     return difference(score_over_rules(first, n_questions), score_over_rules(second, n_questions))
 
 
-def _bands(
-    over_questions: Interval | None, over_tasks: Interval, shown: Callable[[float], str], *, of_suite: bool
-) -> list[str]:
-    """The known 95% intervals in words, with the sign of the sentence: of "points above", or of "points below"."""
-    over = {"over sets of questions": over_questions, "for other word rules": over_tasks}
-    if not of_suite:
-        over = {"over questions": over_questions, "over tasks": over_tasks}
-    sign, bands = 1 if over_tasks.mean >= 0 else -1, []
-    for words, interval in over.items():
-        if interval and interval.low is not None and interval.high is not None:
-            low, high = sorted((sign * interval.low, sign * interval.high))
-            chance = "" if interval.is_significant else " (not significant)"
-            bands.append(f"{shown(low)} to {shown(high)} {words}{chance}")
-    return [f"the 95% interval is {' and '.join(bands)}"] if bands else []
-
-
-def _test(names: Sequence[str], scores: Sequence[tuple[float, float]]) -> list[str]:
-    """McNemar's test in words, if all scores of questions are right (1) or wrong (0)."""
+def _flips(names: Sequence[str], scores: Sequence[tuple[float, float]]) -> list[str]:
+    """How many questions only one run has right, in words, if all scores are right (1) or wrong (0)."""
     if not scores or any(score not in (0, 1) for pair in scores for score in pair):
         return []
-    test = mcnemar(scores)
-    questions = f"{test.only_second} question{' is' if test.only_second == 1 else 's are'}"
-    p = "p < 0.001" if test.p < 0.001 else f"p = {test.p:.3f}"
-    return [f"{questions} right with {names[1]} alone, {test.only_first} with {names[0]} alone (McNemar, {p})"]
+    only_first, only_second = (sum(pair == own for pair in scores) for own in ((1, 0), (0, 1)))
+    questions = f"{only_second} question{' is' if only_second == 1 else 's are'}"
+    return [f"{questions} right with {names[1]} alone, {only_first} with {names[0]} alone"]
 
 
 def _noise(files: Sequence[ResultFile], tasks: Mapping[str, object], n_questions: int) -> list[str]:

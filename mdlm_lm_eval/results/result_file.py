@@ -67,6 +67,11 @@ class TaskResult:
         return max(self.config.get("repeats", 1), 1)
 
     @property
+    def cluster(self) -> str:
+        """The field of documents whose equal values make questions one cluster, as the task's metadata declare it."""
+        return str(self.metadata.get("cluster") or "")
+
+    @property
     def has_several_tokens(self) -> bool:
         """Whether an answer may have more than one token."""
         return self.effective.get("returned_tokens", (0, 0))[1] > 1
@@ -78,18 +83,21 @@ class TaskResult:
     def share(self, metric: str) -> Score | None:
         """The score as a share of independent questions, with lm-eval's standard error.
 
-        None if there is no standard error, or the score is not a share.
+        None if there is no standard error, questions are clustered, or the score is not a share.
         """
         mean, error, n = self.metrics[metric], self.standard_errors.get(metric), self.n_questions
-        if error is None or not 0 <= mean <= 1 or not n:
+        if error is None or self.cluster or not 0 <= mean <= 1 or not n:
             return None
         answers = n * max(self.repeats, answers_in(mean * n))  # a sheet's score is the share of its slots
         return Score(mean, max(error**2, answers**-2), answers, n)
 
     def interval(self, metric: str) -> Interval:
-        """The interval of a score that is not a share: 1.96 standard errors to each side, if that is not 0."""
+        """The interval of a score that is not a share: 1.96 standard errors to each side, if that is not 0.
+
+        It has no ends if questions are clustered: the standard error takes them as independent.
+        """
         mean, error = self.metrics[metric], self.standard_errors.get(metric)
-        if not error:
+        if not error or self.cluster:
             return Interval(mean)
         return Interval(mean, mean - _NORMAL_95 * error, mean + _NORMAL_95 * error)
 

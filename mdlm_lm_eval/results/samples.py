@@ -20,9 +20,10 @@ from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.suite import SUITE_METRIC, suite_task
 from mdlm_lm_eval.tasks import rule_sets
 
-# A question's identity: its number, the digest of its document, and its set of the few-shot suite ("" if it has none).
+# A question's identity: its number, the digest of its document, and its cluster ("" if it has none).
 Question = tuple[int, str, str]
-# The set of a question (or the question itself if it has none), and its score.
+Answers = Mapping[str, Mapping[str, Mapping[Question, float]]]  # task -> `metric,filter` -> question -> score
+# The cluster of a question (or the question itself if it has none), and its score.
 Answer = tuple[Hashable, float]
 
 _NOTHING = frozenset(("", "[invalid]", "None"))
@@ -54,14 +55,24 @@ def read_samples(path: Path, types: TypeAdapter[Any] = SAMPLES) -> list[dict[str
     return samples
 
 
-def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
-    """Metric (`metric,filter`) -> question -> score, for metrics with one number per question."""
+def read_scores(path: Path, cluster: str = "", *, of_suite: bool = False) -> Mapping[str, Mapping[Question, float]]:
+    """Metric (`metric,filter`) -> question -> score, for metrics with one number per question.
+
+    Questions whose documents have the same value in the field `cluster` are one cluster; without it, those of the
+    few-shot suite with the same `set`. Raises UnusableFile if a document lacks the field `cluster`.
+    """
     scores: dict[str, dict[Question, float]] = defaultdict(dict)
     for sample in read_samples(path):
         document = sample.get("doc")
-        of_set = document.get("set", "") if isinstance(document, dict) else ""
+        fields = document if isinstance(document, dict) else {}
+        if cluster and cluster not in fields:
+            raise UnusableFile(
+                f"{path.name!r} has a document without the field {cluster!r}: it has {', '.join(fields)}"
+            )
+        of_set = str(fields.get("set", "")) if of_suite else ""
+        question = (sample["doc_id"], sample["doc_hash"], f"{cluster} {fields[cluster]}" if cluster else of_set)
         for metric, value in metrics_of(sample).items():
-            scores[f"{metric},{sample['filter']}"][sample["doc_id"], sample["doc_hash"], str(of_set)] = value
+            scores[f"{metric},{sample['filter']}"][question] = value
     return scores
 
 
@@ -71,30 +82,46 @@ def metrics_of(sample: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(one) for name, one in found.items() if isinstance(one, int | float) and abs(one) <= LARGEST}
 
 
-def scores_by_question(file: ResultFile, unread: list[str] | None = None) -> dict[str, Mapping[str, Sequence[Answer]]]:
-    """Task -> `metric,filter` -> each question's set (the question itself if it has none) and its score.
+def read_answers(file: ResultFile, unread: list[str] | None = None, cluster: str = "") -> Answers:
+    """The scores of all questions of a file, in the order of its documents.
 
-    Tasks without readable samples beside the file are left out. If samples cannot be read, `unread` gets a sentence
-    about them.
+    Clusters are documents with the same value in the field `cluster`, by default in the one that the task's metadata
+    name (`cluster: FIELD`), and in `set` in the few-shot suite. Tasks without readable samples beside the file are left
+    out. If samples cannot be read, `unread` gets a sentence about them.
     """
-    found: dict[str, Mapping[str, Sequence[Answer]]] = {}
+    found: dict[str, Mapping[str, Mapping[Question, float]]] = {}
     paths = samples_paths(file.place, file.tasks)
-    for name in file.tasks:
-        path = paths.get(name)
+    for name, path in paths.items():
         try:
-            by_metric = read_scores(path) if path else {}
+            by_metric = read_scores(path, cluster or file.tasks[name].cluster, of_suite=suite_task(name) is not None)
         except UnusableFile as error:
             if unread is not None:
                 unread.append(str(error))
             continue
-        found[name] = {
-            metric: [
-                ((of_set or f"{known.task} {n}") if (known := suite_task(name)) else (name, n, digest), score)
-                for (n, digest, of_set), score in scores.items()
-            ]
+        found[name] = {metric: dict(sorted(scores.items())) for metric, scores in by_metric.items()}
+    return found
+
+
+def by_cluster(answers: Answers) -> dict[str, dict[str, Sequence[Answer]]]:
+    """Task -> `metric,filter` -> the cluster of each question (the question itself if it has none), and its score."""
+    return {
+        name: {
+            metric: [(_cluster_of(name, question), score) for question, score in scores.items()]
             for metric, scores in by_metric.items()
         }
-    return found
+        for name, by_metric in answers.items()
+    }
+
+
+def _cluster_of(name: str, question: Question) -> Hashable:
+    n, digest, cluster = question
+    known = suite_task(name)
+    return cluster or (f"{known.task} {n}" if known else (name, n, digest))
+
+
+def scores_by_question(file: ResultFile, unread: list[str] | None = None) -> dict[str, dict[str, Sequence[Answer]]]:
+    """The answers of `read_answers` by cluster."""
+    return by_cluster(read_answers(file, unread))
 
 
 def unparsed_answers(path: Path) -> Counter[str]:

@@ -109,15 +109,6 @@ class Score:
         return Interval(self.mean, *_limits(self, _t(degrees, _QUANTILE)))
 
 
-@dataclass(frozen=True)
-class McNemar:
-    """The numbers of questions that only one of two models answers, and the exact two-sided probability `p`."""
-
-    only_first: int
-    only_second: int
-    p: float
-
-
 @cache
 def _t(degrees: float, quantile: float) -> float:
     from scipy.special import stdtrit
@@ -220,18 +211,30 @@ def _clustered(mean: float, parts: Mapping[Hashable, float], n: int) -> Score:
 
 
 def difference(first: Score, second: Score) -> Interval:
-    """The interval of `second - first`, from the limits of both scores (Newcombe 1998, method 10; MOVER).
+    """The interval of `second - first`: all differences that the test of this design does not refuse.
 
-    Scores with the same clusters are paired by cluster, and equally many seeds are paired in their order; other scores
-    and seeds are independent. The ends are within -1 and 1, and the width is never zero.
+    The design chooses the test, never the answers:
+
+    - Questions are random (the usual case): Student's t over clusters of questions, with clusters - 1 degrees of
+      freedom. A question that was asked several times is one value. Scores with the same clusters are paired by
+      cluster, and equally many training seeds in their order (Satterthwaite's degrees of freedom); other scores and
+      seeds are independent. One more answer of n that differs is added to the variance: no width is zero, and of few
+      right or wrong answers that differ, the test refuses about as many as McNemar's mid-p test.
+    - Rules are random: the limits of both scores, which are logits' (MOVER; Newcombe 1998, method 10).
+
+    `comparisons` has the first test's probabilities. The ends are within -1 and 1.
     """
     mean = second.mean - first.mean
     if min(first.n_clusters, second.n_clusters) < 2:
         return Interval(mean)
     within, between, degrees = _of_difference(first, second)
+    quantile = _t(degrees, _QUANTILE)
+    if not (first.is_random and second.is_random):
+        half = quantile * math.sqrt(within + between)
+        return Interval(mean, max(mean - half, -1.0), min(mean + half, 1.0))
     variances = [one.within + one.between for one in (first, second)]
     share = (sum(variances) - within - between) / 2 / math.sqrt(variances[0] * variances[1])
-    limits = [_limits(one, _t(degrees, _QUANTILE)) for one in (first, second)]
+    limits = [_limits(one, quantile) for one in (first, second)]
     (below_1, above_1), (below_2, above_2) = (
         (one.mean - low, high - one.mean) for one, (low, high) in zip((first, second), limits, strict=True)
     )
@@ -251,12 +254,13 @@ def pairing(scores: Iterable[Score]) -> str:
 
 
 def _of_difference(first: Score, second: Score) -> tuple[float, float, float]:
-    """The variances of a difference over questions and over seeds, and its degrees of freedom."""
-    shared = 0.0
+    """The variances of a difference over clusters and over seeds, and its degrees of freedom."""
     k = min(first.n_clusters, second.n_clusters)
+    within = first.within + second.within
     if first.parts and first.clusters == second.clusters:
-        shared = k / (k - 1) * sum(one * other for one, other in zip(first.parts, second.parts, strict=True))
-    within = max(first.within + second.within - 2 * shared, min(first.n, second.n) ** -2)
+        parts = zip(first.parts, second.parts, strict=True)
+        within = k / (k - 1) * sum((other - one) ** 2 for one, other in parts)
+    within += min(first.n, second.n) ** -2
     between = first.between + second.between
     n_seeds = [len(one.seeds) for one in (first, second) if one.seeds]
     if len(n_seeds) == 2 and n_seeds[0] == n_seeds[1]:
@@ -305,20 +309,20 @@ def _added(one: float, other: float, share: float) -> float:
 
 
 def comparisons(scores: Sequence[Score]) -> np.ndarray:
-    """The two-sided probability of a difference as large as between each two scores by chance (Student's t).
-
-    The array's shape is [scores, scores].
-    """
+    """The two-sided probabilities [scores, scores] of differences as large by chance: the t test of `difference`."""
     from scipy.special import stdtr
 
     first = next((one for one in scores if one.parts), scores[0])
     paired = [one.parts if one.clusters == first.clusters else (0.0,) * len(first.parts) for one in scores]
     parts, k = np.array(paired), np.array([one.n_clusters for one in scores])
-    within = np.array([one.within for one in scores])
     n = np.array([one.n for one in scores], dtype=float)
     k_of_both = np.minimum(k[:, None], k[None])
     shared = parts @ parts.T * first.n_clusters / max(first.n_clusters - 1, 1)
-    variances = np.maximum(within[:, None] + within[None] - 2 * shared, np.minimum(n[:, None], n[None]) ** -2)
+    is_paired = np.array([bool(one.parts) and one.clusters == first.clusters for one in scores])
+    of_pairs = shared.diagonal()[:, None] + shared.diagonal()[None] - 2 * shared
+    within = np.array([one.within for one in scores])
+    variances = np.where(is_paired[:, None] & is_paired[None], of_pairs, within[:, None] + within[None])
+    variances += np.minimum(n[:, None], n[None]) ** -2
     degrees = np.maximum(k_of_both - 1.0, 1.0)
     for row, one in ((row, one) for row, one in enumerate(scores) if one.seeds):
         for column, other in enumerate(scores):
@@ -336,16 +340,6 @@ def holm(probabilities: np.ndarray) -> np.ndarray:
     refused = np.empty(len(order), dtype=bool)
     refused[order] = np.logical_and.accumulate(is_small)
     return refused
-
-
-def mcnemar(pairs: Iterable[tuple[float, float]]) -> McNemar:
-    """The exact test on pairs of right (1) and wrong (0) answers to the same questions."""
-    from scipy.stats import binomtest
-
-    differences = [second - first for first, second in pairs]
-    only_first, only_second = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
-    n = only_first + only_second
-    return McNemar(only_first, only_second, float(binomtest(only_first, n).pvalue) if n else 1.0)
 
 
 # Values on any scale
