@@ -389,6 +389,26 @@ def test_a_frontier_of_equal_tokens_per_pass_is_of_tokens_per_second(tmp_path: P
         assert plot.masks(frame) is None
 
 
+def test_a_line_joins_only_what_the_board_would_put_into_one_table(tmp_path: Path) -> None:
+    cells = {f"all{n}": gsm8k_file(0.7 - n / 1000, masks=n, n_masks=n) for n in (2, 200)}
+    cells |= {f"few{n}": gsm8k_file(0.9, masks=n, n_masks=n, asked=10, limit=10) for n in (2, 50, 200)}
+    cells |= {f"other{n}": gsm8k_file(0.4, masks=n, n_masks=n, weights="b" * 64) for n in (2, 200)}
+    write(tmp_path, **cells)
+    with pytest.warns(UserWarning, match="do not compare, a panel for each: all questions; limit=10.0"):
+        figure = plot.masks(load(tmp_path))
+    assert figure
+    whole, limited = figure.axes
+    assert [[*line.get_ydata()] for line in whole.lines] == [pytest.approx([69.8, 50.0]), pytest.approx([40, 40])]
+    assert [[*line.get_xdata()] for line in limited.lines] == [[2, 50, 200]]
+    labels = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert labels == [["organisation/model (aaaaaaa)", "organisation/model (bbbbbbb)"], ["organisation/model"]]
+    write(tmp_path, again=gsm8k_file(0.6, masks=2, n_masks=2))
+    with pytest.warns(UserWarning, match="disagree and are left out: again.json, all2.json"):
+        figure = plot.masks(load(tmp_path))
+    assert figure
+    assert [[*line.get_ydata()] for line in figure.axes[1].lines] == [pytest.approx([40, 40])]
+
+
 @pytest.mark.parametrize(("points", "least", "tokens"), data("parallelism.json")["ParallelBench"])
 def test_pb90_is_absolute_and_not_interpolated(points: list[Point], least: float, tokens: float | None) -> None:
     assert parallel_bench([(speed, score) for speed, score in points], least) == tokens

@@ -38,6 +38,21 @@ COSTS = {
     "memory_gib": "memory (GiB)",
 }
 ONE_BLOCK = "one block, as any longer"  # marks results whose blocks hold all masks: longer blocks decode alike
+# Columns that must be equal for two scores to share a table, as on the board; those of few-shot tasks may be missing.
+TABLE = (
+    "limit",
+    "served_by",
+    "version",
+    "suite_hash",
+    "shots",
+    "fewshot_relevant",
+    "fewshot_distractors",
+    "fewshot_seed",
+    "fewshot_template",
+    "fewshot_labels",
+)
+# Columns that identify a checkpoint with its adapter.
+CHECKPOINT = ("model", "weights", "adapter", "adapter_weights")
 _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
 # Model arguments that change no score, or that have a column of their own.
 _SILENT_ARGUMENTS = frozenset(

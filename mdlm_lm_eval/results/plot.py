@@ -1,8 +1,11 @@
-"""Draws a DataFrame that `mdlm_lm_eval.results.load` returned: accuracy by masks, and accuracy against speed."""
+"""Draws a DataFrame that `mdlm_lm_eval.results.load` returned: accuracy by masks, and accuracy against speed.
+
+A panel has only scores that share a table on the board: of the same questions, asked in the same way.
+"""
 
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from textwrap import fill
 from typing import Any
@@ -14,13 +17,14 @@ from matplotlib.lines import Line2D
 
 from mdlm_lm_eval.options import approximate_caches
 from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style, log_axis
-from mdlm_lm_eval.results.frame import COSTS, benchmarks
+from mdlm_lm_eval.results.frame import CHECKPOINT, COSTS, TABLE, benchmarks
 from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.parallelism import SPEEDS, Setting, marks, measure_of_speed, slack_of, speed_of
 
-_WHO = ["model", "adapter", "setting_without_masks"]
+_WHO = [*CHECKPOINT, "setting_without_masks"]
 _MOST_PANELS, _MOST_BANDS, _MOST_NUMBERED = 4, 3, 14
 _LABEL, _HALF = 48, 31  # characters of a line in a legend with one column, and with two
+_TITLE = 42  # characters of a line of a panel's title
 _LOG_FROM = 5  # the ratio of speeds from which the axis is logarithmic
 _BESIDE = "#8a8a8a"  # the colour of settings that another beats
 # The meanings of a point's marker, and of its fill.
@@ -45,18 +49,44 @@ class Chart(Figure):
 
 
 def masks(frame: pd.DataFrame) -> Figure | None:
-    """Score by the number of masks, with a panel per benchmark and a line per setting.
+    """Score by the number of masks, with a panel per benchmark and a line per model and setting.
 
-    Bands are the 95% intervals `low` to `high`; panels with more than three lines have no bands. Returns None, with a
-    NothingToDrawWarning, if mask counts do not differ.
+    Bands are the 95% intervals `low` to `high`; panels with more than three lines have no bands. Scores that do not
+    compare, such as those of another `--limit`, have a panel of their own, with a warning. Of two results of one line
+    and mask count that disagree, neither is drawn. Returns None, with a NothingToDrawWarning, if mask counts do not
+    differ.
     """
-    found = benchmarks(frame).dropna(subset=["masks"])
-    counts = found.groupby(["benchmark", *_WHO], dropna=False)["masks"].transform("nunique")
+    found = _by_table(benchmarks(frame).dropna(subset=["masks"]))
+    place = ["panel", *_WHO, "masks"]
+    differ = found.groupby(place, dropna=False)["score"].transform("nunique") > 1
+    if differ.any():
+        files = ", ".join(found.loc[differ, "file"].unique())
+        warnings.warn(f"results of the same line and number of masks disagree and are left out: {files}", stacklevel=2)
+    found = found[~differ].drop_duplicates(place)
+    counts = found.groupby(place[:-1], dropna=False)["masks"].transform("nunique")
     figure = _panels(found[counts > 1], _draw_masks, "number of masks")
     if figure is None:
         reason = "nothing to draw: no two results of a setting differ in their number of masks"
         warnings.warn(reason, NothingToDrawWarning, stacklevel=2)
     return figure
+
+
+def _by_table(found: pd.DataFrame) -> pd.DataFrame:
+    """The rows with their `panel`: the benchmark, and what was asked in another way than in other rows of it."""
+    columns = [name for name in TABLE if name in found]
+    ways = found[columns].astype(object).where(found[columns].notna(), None)
+    panels = found["benchmark"].copy()
+    for name, rows in ways.groupby(found["benchmark"], sort=False):
+        several = [column for column in columns if rows[column].nunique(dropna=False) > 1]
+        words = [
+            ", ".join("all questions" if key == "limit" and value is None else f"{key}={value}" for key, value in way)
+            for way in (list(zip(several, values, strict=True)) for values in rows[several].to_numpy())
+        ]
+        panels[rows.index] = [f"{name}, {one}" if one else name for one in words]
+        if several:
+            shown = "; ".join(dict.fromkeys(words))
+            warnings.warn(f"{name} has results that do not compare, a panel for each: {shown}", stacklevel=3)
+    return found.assign(panel=panels)
 
 
 def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str, str] | None = None) -> Figure | None:
@@ -67,12 +97,12 @@ def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str,
     Hollow points do not differ significantly from a neighbour on the line. `colours` maps names of adapters and models
     to colours. Returns None, with a NothingToDrawWarning, if no two settings differ in speed.
     """
-    found = benchmarks(frame)
+    found = _by_table(benchmarks(frame))
     costs = found[[*COSTS]].astype(object).where(found[[*COSTS]].notna(), None).to_dict("records")
     cost = cost or measure_of_speed(costs, is_one_machine=found["machine"].nunique() == 1)
     if cost:
         known = found.dropna(subset=[cost])
-        speeds = known.groupby("benchmark")[cost].transform("nunique")
+        speeds = known.groupby("panel")[cost].transform("nunique")
         draw = partial(_draw_frontier, cost=cost, colours=colours or {})
         faster = "" if SPEEDS.get(cost, True) else ", fewer is faster"
         if figure := _panels(known[speeds > 1], draw, COSTS[cost] + faster):
@@ -82,25 +112,36 @@ def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str,
     return None
 
 
-def _labels(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """The parts of each row's `columns` in which the rows differ, in words."""
-    rows = [row.dropna() for _, row in frame[list(columns)].iterrows()]
-    words = [[word for value in row for word in str(value).split(", ") if word] for row in rows]
-    return [", ".join(own) or "defaults" for own in without_shared(words)]
+def _labels(frame: pd.DataFrame, column: str) -> list[str]:
+    """The model and adapter of each row, and the parts of `column` in which the rows differ, in words.
+
+    Names that several weights share have their digests.
+    """
+    names = []
+    for name, digest in ("model", "weights"), ("adapter", "adapter_weights"):
+        shared = frame.groupby(name)[digest].transform("nunique") > 1
+        own = frame[name].fillna("") + (" (" + frame[digest].fillna("").astype(str).str[:7] + ")").where(shared, "")
+        names.append(own)
+    words = [[word for word in setting.split(", ") if word] for setting in frame[column].fillna("")]
+    rows = zip(*names, without_shared(words), strict=True)
+    return [", ".join([" + ".join(filter(None, (model, adapter))), *own]) for model, adapter, own in rows]
 
 
 @figure_style()
 def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], label: str) -> Figure | None:
-    groups = list(found.groupby("benchmark", sort=False))[:_MOST_PANELS]
-    if not groups:
+    every = list(found.groupby("panel", sort=False))
+    if not every:
         return None
+    groups = every[:_MOST_PANELS]
+    if len(every) > len(groups):
+        warnings.warn(f"only {len(groups)} of {len(every)} panels are drawn: choose rows of the frame", stacklevel=4)
     figure = Chart(figsize=(3.6 * len(groups) + 0.4, 2.8), layout="constrained")
     for axes, (name, rows) in zip(figure.subplots(1, len(groups), squeeze=False).flat, groups, strict=True):
         draw(axes, rows)
-        axes.set_title(name)
+        axes.set_title(fill(str(name), _TITLE))
         axes.set_xlabel(label)
         axes.set_ylabel("accuracy (%)" if rows["is_accuracy"].all() else rows["metric"].iloc[0])
-        if len(axes.get_legend_handles_labels()[0]) > 1 and not axes.get_legend():
+        if not axes.get_legend():
             axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18))
     heights = [legend.get_window_extent().height for axes in figure.axes if (legend := axes.get_legend())]
     figure.set_figheight(2.8 + max(heights, default=0) / figure.dpi)
@@ -108,7 +149,8 @@ def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], lab
 
 
 def _draw_masks(axes: Axes, rows: pd.DataFrame) -> None:
-    lines, labels = rows.groupby(_WHO, dropna=False, sort=False), _labels(rows.drop_duplicates(_WHO), _WHO)
+    lines = rows.groupby(_WHO, dropna=False, sort=False)
+    labels = _labels(rows.drop_duplicates(_WHO), "setting_without_masks")
     for (_, line), label, colour, marker in zip(lines, labels, COLOURS, MARKERS, strict=False):
         line = line.sort_values("masks")
         axes.plot(line["masks"], line["score"], color=colour, marker=marker, label=label)
@@ -128,17 +170,17 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
         exact &= ~rows["cache"].isin(approximate_caches())
     named = rows["adapter"].fillna(rows["model"])
     colours = {**colours_of(named), **colours}
-    frontiers = rows.groupby([rows["model"], rows["adapter"], exact], dropna=False, sort=False)
+    frontiers = rows.groupby([*(rows[name] for name in CHECKPOINT), exact], dropna=False, sort=False)
     settings = [
         Setting(speed_of(row[cost], cost), row["score"], row["share"], frontier, slack_of(cost))
         for (_, row), frontier in zip(rows.iterrows(), frontiers.ngroup(), strict=True)
     ]
     found = pd.Series(marks(settings), index=rows.index)
-    for (_, _, is_exact), own in frontiers:
+    for (*_, is_exact), own in frontiers:
         line, style = own[found[own.index].isin(["on", "hollow"])].sort_values(cost), "-" if is_exact else "--"
         colour = colours[named[own.index[0]]]
         axes.plot(line[cost], line["score"], color=colour, linestyle=style, linewidth=0.9, zorder=1)
-    handles, places, labels = [], {}, _labels(rows, ("model", "adapter", "setting"))
+    handles, places, labels = [], {}, _labels(rows, "setting")
     kinds = exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*")
     for n, (index, row) in enumerate(rows.iterrows(), start=1):
         mark = found[index]
