@@ -28,7 +28,7 @@ from mdlm_lm_eval.registry import package_digest
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.files import read_json
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, kept_in_words, settings_in_words
-from mdlm_lm_eval.results.names import adapter_name
+from mdlm_lm_eval.results.names import adapter_name, adapter_recipe
 from mdlm_lm_eval.results.suite import suite_info
 
 if TYPE_CHECKING:
@@ -336,6 +336,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "family": lm._family.name,
         "pretrained": lm.name,
         "adapter": lm.peft and adapter_name(lm.peft),
+        "adapter_recipe": lm.peft and adapter_recipe(lm.peft),
         "device": str(lm.device),
         "device_name": device_name(lm.device),
         "torch": torch.__version__,

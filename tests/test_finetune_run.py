@@ -25,6 +25,7 @@ from mdlm_finetune.run import finetune, write_merged
 from mdlm_lm_eval import load_denoiser
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.names import adapter_recipe
 from mdlm_lm_eval.results.statistics import score_of_tasks
 from tests.conftest import random_llama, tiny_model, tiny_tokenizer
 from tests.leaderboard_files import suite_file
@@ -56,7 +57,7 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path, prompts: Path)
     text = (adapter / "README.md").read_text()
     assert f"base_model: {checkpoint.name}\n" in text
     assert str(tmp_path) not in text
-    assert ModelCard.load(adapter / "README.md").data.model_name == "MA (CE + TV), seed 0"
+    assert ModelCard.load(adapter / "README.md").data.model_name == "adapter, seed 0"
     assert "learning_rate: 0.001\n" in text
     assert "Not evaluated yet" in text
     of_tasks = ((0.7, 0.8, 0.9), (0.5, 0.5, 0.8), (0.8, 0.9, 1.0))
@@ -66,14 +67,31 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path, prompts: Path)
         fill_in_scores(adapter, before, after, 50, "mdlm-sweep ...")
         text = (adapter / "README.md").read_text()
         # Of 150 questions: 1.96 * sqrt(0.2 * 0.8 / 150 + 0.23 * 0.77 / 150) = 0.1.
-        assert "| before | 80.0 | 60.0 | 20.0 (9.8 to 29.6) |\n" in text
+        assert "| before | 80.0 | 60.0 | 20.0 (10.0 to 30.0) |\n" in text
         assert "| after | 90.0 | 90.0 | 0.0, not significant (95%): between -6.8 and +6.8 |\n" in text
-        assert "| gain | 10.0 (2.0 to 18.0) | 30.0 (20.7 to 38.7) |  |\n" in text
+        assert "| gain | 10.0 (2.0 to 18.0) | 30.0 (20.9 to 39.1) |  |\n" in text
         assert "Not evaluated yet" not in text
         assert text.count("## Training") == 1
         data = ModelCard.load(adapter / "README.md").data
-        assert data.model_name == "MA (CE + TV), seed 0"
+        assert data.model_name == "adapter, seed 0"
         assert [result.metric_value for result in data.eval_results] == [90.0, 90.0]
+
+
+def test_a_card_tells_seeds_of_one_recipe_from_other_runs(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
+    def made(name: str, *changes: str) -> tuple[Any, str]:
+        finetune(small(tmp_path / name, checkpoint, prompts, *changes))
+        found = ModelCard.load(tmp_path / name / "README.md").data
+        return found.model_name, found.recipe_digest
+
+    (name, digest), again = made("first"), made("again", "seed=1", "save_steps=1")
+    assert (name, again) == ("first, seed 0", ("again, seed 1", digest)), "overridden, so named after their folders"
+    assert adapter_recipe(str(tmp_path / "again")) == digest
+    assert made("short", "max_steps=1")[1] != digest
+    prompts.write_text(prompts.read_text().replace("two", "three"))
+    assert made("others")[1] != digest
+    as_it_is = ["--config=built-in-ce", "--seed=3", "--output_dir=out/seed3", "--evaluation_limit=0"]
+    assert read_arguments(as_it_is).overridden == []
+    assert read_arguments([*as_it_is, "--max_steps=20"]).overridden == ["max_steps"]
 
 
 def test_the_cards_table_is_of_a_sweep_in_the_order_of_its_mask_counts(

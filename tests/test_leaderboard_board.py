@@ -422,6 +422,21 @@ def test_names_leave_out_the_seed_if_each_adapter_has_one(tmp_path: Path) -> Non
     assert {str(section.who(one)) for one in section.rows} == {"n + A, seed 1", "n + A, seed 2"}
 
 
+@pytest.mark.parametrize(("recipes", "rows"), [(("a", "a"), 1), (("a", "b"), 2), (("", ""), 2), (("a", ""), 2)])
+def test_only_runs_whose_recipes_are_equal_without_the_seed_are_seeds(
+    tmp_path: Path, recipes: tuple[str, str], rows: int
+) -> None:
+    """Twenty steps and a full run are named alike; so are adapters whose recipe no card records."""
+    files = {
+        f"s{seed}": suite_file(pretrained="m", adapter=f"A, seed {seed}", adapter_recipe=recipe)
+        for seed, recipe in enumerate(recipes)
+    }
+    (section,) = board(tmp_path, **files).sections
+    assert [str(one.who) for one in section.rows] == (
+        ["m + A, mean of 2 seeds"] if rows == 1 else ["m + A, seed 0", "m + A, seed 1"]
+    )
+
+
 def test_points_that_not_all_seeds_have_are_in_no_mean(tmp_path: Path) -> None:
     contents = sweep("m", {2: 0.0, 200: 0.1}, adapter="A, seed 0") | sweep("m", {200: 0.2}, adapter="A, seed 1")
     (mean,) = read_board(write(tmp_path, **contents)).sections[0].rows

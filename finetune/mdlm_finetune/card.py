@@ -45,15 +45,24 @@ class Scored:
 Scores = Mapping[int, Scored]  # by mask count
 
 
-def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]]) -> None:
+def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]], digest: str) -> None:
     """Writes README.md into the folder `adapter`, without scores. `log` is the Trainer's history.
 
-    Tables name the adapter by its `model_name`, such as "MA (CE + TV), seed 0".
+    Tables name the adapter by its `model_name`, such as "MA (CE + TV), seed 0", or by its folder if keys of the recipe
+    were overridden. Its `recipe_digest` says which adapters are seeds of one recipe.
     """
     recipe, objective, processes = run.recipe, run.objective, run.training.world_size
-    name, base = f"{objective.label}, seed {recipe.seed}", model_name(recipe.model_name_or_path)
+    label = recipe.folder.resolve().name if run.overridden else objective.label
+    name, base = f"{label}, seed {recipe.seed}", model_name(recipe.model_name_or_path)
     tags = ["masked-diffusion", "mdlm-lm-eval", recipe.objective.replace("_", "-"), "lora"]
-    data = ModelCardData(model_name=name, base_model=base, license=recipe.license, library_name="peft", tags=tags)
+    data = ModelCardData(
+        model_name=name,
+        base_model=base,
+        license=recipe.license,
+        library_name="peft",
+        tags=tags,
+        recipe_digest=digest,
+    )
     data.pipeline_tag = "text-generation"
     source = Path(recipe.train_file).name if recipe.train_file else recipe.dataset_name
     # Of absolute paths, the card shows only the last part.

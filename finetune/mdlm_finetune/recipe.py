@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 RECIPES = Path(__file__).parent / "recipes"
 NUMBER_QUESTIONS = "number_questions"  # a `dataset_name` that is generated (see data.py), not downloaded
 USAGE = "mdlm-finetune --config RECIPE [--KEY VALUE ...]"
+# Settings that do not affect the weights: beginnings of names.
+_FREE = "output_dir evaluation_limit license report_to run_name disable_tqdm logging_ log_ save_ hub_"
 _ACTIONS = ("config", "resume", "overwrite", "merge", "evaluate")  # flags of the command, no keys of a recipe
 
 # Arguments of transformers' Trainer that would have no effect here or publish secrets -> what to do instead.
@@ -94,12 +96,17 @@ class Recipe:
 
 
 class Run(NamedTuple):
-    """A recipe with its objective and TrainingArguments. `settings` are the keys that differ from their defaults."""
+    """A recipe with its objective and TrainingArguments.
+
+    settings: the keys that differ from their defaults.
+    overridden: the keys that decide the weights, but for the seed, and have another value than in the recipe's file.
+    """
 
     recipe: Recipe
     objective: Objective
     training: TrainingArguments  # its output_dir is the folder of checkpoints
     settings: Mapping[str, Any]
+    overridden: Sequence[str] = ()
 
     @property
     def n_passes(self) -> int:
@@ -111,6 +118,11 @@ class Run(NamedTuple):
         """The most examples that the run can use."""
         batch = self.training.train_batch_size * self.training.world_size * self.recipe.gradient_accumulation_steps
         return min(self.recipe.max_train_samples or batch * self.recipe.max_steps, batch * self.recipe.max_steps)
+
+
+def decides_weights(name: str) -> bool:
+    """Whether a key can change the adapter's weights, or names the data that does."""
+    return name not in _ACTIONS and not name.startswith(tuple(_FREE.split()))
 
 
 def read_arguments(words: Sequence[str]) -> Run:
@@ -146,6 +158,8 @@ def read_arguments(words: Sequence[str]) -> Run:
     refuse_rest(unknown, vars(found), "key")
     defaults = vars(parser.parse_known_args(["--output_dir="])[0])
     changed = {name: value for name, value in vars(found).items() if value != defaults[name]}
+    in_recipe = vars(parser.parse_known_args([*_flags(in_file), "--output_dir="])[0]) if early.config else vars(found)
+    others = [name for name, value in vars(found).items() if decides_weights(name) and value != in_recipe[name]]
     for name in changed.keys() & _REFUSED.keys():
         raise OptionError(f"{name} is not allowed; {_REFUSED[name]}")
 
@@ -163,7 +177,7 @@ def read_arguments(words: Sequence[str]) -> Run:
         start = f"torchrun --nproc-per-node {training.n_gpu} -m mdlm_finetune"
         raise OptionError(f"one process cannot use {training.n_gpu} GPUs; start `{start}`, or set CUDA_VISIBLE_DEVICES")
     settings = {name: value for name, value in changed.items() if name not in _ACTIONS}
-    return Run(recipe, objective(**values(objective)), training, settings)
+    return Run(recipe, objective(**values(objective)), training, settings, [name for name in others if name != "seed"])
 
 
 def _all_help(objective: type[Objective]) -> str:

@@ -9,7 +9,9 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from mdlm_finetune.card import write_card
 from mdlm_finetune.data import load_examples
-from mdlm_finetune.recipe import Recipe, Run
+from mdlm_finetune.recipe import Recipe, Run, decides_weights
 from mdlm_finetune.trainer import Collator, DiffusionTrainer
 from mdlm_lm_eval import load_denoiser, load_tokenizer
 from mdlm_lm_eval.loader import digests
@@ -34,8 +36,6 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import whole_folder, write_whole
 
 logger = logging.getLogger(__name__)
-# Settings that a resumed run may change, as they do not affect the weights: beginnings of names.
-_FREE = "output_dir evaluation_limit license report_to run_name disable_tqdm logging_ log_ save_ hub_"
 
 
 def finetune(run: Run) -> DiffusionTrainer:
@@ -80,7 +80,7 @@ def finetune(run: Run) -> DiffusionTrainer:
             # Sharded training gathers the weights here, so every process takes part. Only the first one writes.
             trainer.save_model(str(folder))
             if is_main:
-                write_card(folder, run, trainer.state.log_history)
+                write_card(folder, run, trainer.state.log_history, _digest_of(run, learned))
         if is_main and recipe.merge:
             write_merged(recipe)
     return trainer
@@ -140,7 +140,7 @@ def _untie(model: PeftModel) -> None:
 
 def _what_is_learned(run: Run) -> dict[str, Any]:
     """Everything that decides the weights: settings, number of processes (each has a batch), digest of the data."""
-    settings = {name: value for name, value in run.settings.items() if not name.startswith(tuple(_FREE.split()))}
+    settings = {name: value for name, value in run.settings.items() if decides_weights(name)}
     if run.recipe.train_file is not None:
         if not Path(run.recipe.train_file).is_file():
             raise OptionError(f"train_file={run.recipe.train_file} does not exist")
@@ -150,6 +150,20 @@ def _what_is_learned(run: Run) -> dict[str, Any]:
     if loaded := digests({"objective": run.recipe.objective}):
         settings["plugins"] = loaded
     return settings | {"processes": run.training.world_size}
+
+
+def _digest_of(run: Run, learned: Mapping[str, Any]) -> str:
+    """A digest of the recipe without its seed: runs of equal digests differ in nothing but the seed.
+
+    Keys that this package declares count with their defaults, too, which another version may change.
+    """
+    # The data and the code of plug-ins count by the digests in `learned`, the base model by that of its weights.
+    without = {"seed", "model_name_or_path", "train_file", "plugins"}
+    ours = {**asdict(run.recipe), **asdict(run.objective)}
+    found = {name: value for name, value in ours.items() if decides_weights(name)} | {**learned}
+    named = {name: value for name, value in found.items() if name not in without}
+    as_json = json.dumps(named | {"code": learned.get("plugins")}, sort_keys=True, default=str)
+    return hashlib.sha256(as_json.encode()).hexdigest()
 
 
 def _check_folders(recipe: Recipe, learned: dict[str, Any]) -> None:

@@ -497,8 +497,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _mean_of(who: Who, n: int) -> Who:
-    """The identity of the mean of `n` seeds; with 0, a key that all seeds of a recipe share. Without seeds, `who`."""
-    if who.adapter == who.recipe:
+    """The identity of the mean of `n` seeds; with 0, a key that all seeds of a recipe share.
+
+    It is `who` itself for a row without a seed, or whose recipe no digest identifies: equal names are not enough.
+    """
+    if who.adapter == who.recipe or not who.adapter_recipe:
         return who
     return replace(who, adapter=f"{who.recipe}, mean of {n} seeds", adapter_weights="")
 

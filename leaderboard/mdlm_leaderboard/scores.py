@@ -58,8 +58,9 @@ class Setting:
 class Who:
     """The identity of a row of the board: checkpoint, adapter and way of decoding.
 
-    `weights` and `adapter_weights` are digests, which distinguish checkpoints of one name ("" if unknown). `other` are
-    further settings that differ from the defaults.
+    `weights` and `adapter_weights` are digests, which distinguish checkpoints of one name ("" if unknown), and
+    `adapter_recipe` is that of the adapter's training without its seed. `other` are further settings that differ from
+    the defaults.
     """
 
     model: str
@@ -68,6 +69,7 @@ class Who:
     adapter_weights: str
     family: str
     source: str
+    adapter_recipe: str = ""
     steps: str = ""
     unmasking: str = ""
     other: tuple[str, ...] = ()
@@ -194,6 +196,7 @@ def who_of(file: ResultFile) -> Who:
         adapter=file.adapter or "",
         weights=str(file.mdlm.get("weights") or ""),
         adapter_weights=str(file.mdlm.get("adapter_weights") or ""),
+        adapter_recipe=str(file.mdlm.get("adapter_recipe") or ""),
         family=file.mdlm.get("family") or (AUTOREGRESSIVE if is_autoregressive else file.model_kind),
         source="submitted" if "submitted" in PurePosixPath(file.path).parts else "measured here",
     )

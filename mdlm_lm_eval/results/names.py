@@ -1,7 +1,7 @@
 """The names of models in results: `built-in`, a hub id, or a short name, never a folder's path."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,14 +22,28 @@ def model_name(pretrained: str | None) -> str:
 
 def adapter_name(peft: str) -> str:
     """The name in an adapter's model card (`model-index` or `model_name`), else its folder's name or its hub id."""
+    card = _card(peft)
+    try:
+        name = " ".join(str(card.get("model_name") or card["model-index"][0]["name"]).split())
+    except (LookupError, TypeError):
+        name = ""
+    return name or model_name(peft)
+
+
+def adapter_recipe(peft: str) -> str:
+    """The digest of the recipe without its seed in an adapter's model card, "" if it has none."""
+    return str(_card(peft).get("recipe_digest") or "")
+
+
+def _card(peft: str) -> Mapping[str, Any]:
+    """The metadata of an adapter's model card; empty if there is none."""
     from huggingface_hub import metadata_load  # takes long to import
 
     try:
         card: Any = metadata_load(Path(peft, "README.md").expanduser())
-        name = " ".join(str(card.get("model_name") or card["model-index"][0]["name"]).split())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, YAMLError):
-        name = ""
-    return name or model_name(peft)
+    except (OSError, ValueError, TypeError, YAMLError):
+        return {}
+    return card if isinstance(card, dict) else {}
 
 
 def recorded_name(name: str) -> str:

@@ -125,6 +125,7 @@ class OfModel(TypedDict, total=False):
 
     pretrained: Required[str | None]
     adapter: Required[str | None]
+    adapter_recipe: str | None  # a digest of the adapter's recipe without its seed
     settings: Required[list[Setting]]
     tasks: Required[dict[str, RecordOfTask]]
     task_suite: dict[str, str | None] | None  # the few-shot suite's version and hash; empty for other tasks
