@@ -21,17 +21,6 @@ Evaluate = Callable[..., dict[str, Any]]
 TASKS = data("benchmarks.json")  # task -> where lm-eval has its YAML, and a few documents of its schema
 
 
-class CodeEval:
-    """Stands in for the hub's `code_eval`, which both code tasks load (and run once) at import: it runs nothing and
-    passes what holds the line `    return a + b`."""
-
-    def compute(
-        self, references: list[str], predictions: list[list[str]], k: list[int]
-    ) -> tuple[dict[str, float], None]:
-        passed = [any("    return a + b" in prediction for prediction in of_one) for of_one in predictions]
-        return {"pass@1": sum(passed) / len(passed)}, None
-
-
 @pytest.fixture(scope="module")
 def lm(long_checkpoint: Path) -> MDLM:
     return MDLM(str(long_checkpoint), device="cpu", batch_size=5, mc_num=8)
@@ -40,7 +29,6 @@ def lm(long_checkpoint: Path) -> MDLM:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """`run(lm, task, **arguments)`: lm-eval's result for its YAML, included whole, with other data."""
-    monkeypatch.setattr("evaluate.load", lambda _name: CodeEval())
 
     def evaluate_task(lm: MDLM, name: str, **arguments: Any) -> dict[str, Any]:
         data, config = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.yaml"
@@ -49,7 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
         dataset = {"data_files": splits, "cache_dir": str(tmp_path / "cache")}
         local = {"include": str(FOLDER / TASKS[name]["yaml"]), "dataset_path": "json", "dataset_kwargs": dataset}
         config.write_text(yaml.safe_dump(local))
-        return evaluate(lm, [str(config)], tmp_path / "none", confirm_run_unsafe_code=True, **arguments)
+        return evaluate(lm, [str(config)], tmp_path / "none", **arguments)
 
     return evaluate_task
 
@@ -128,18 +116,3 @@ def test_gsm8k_ends_at_its_stop_string_and_both_filters_read_the_answer(
     scores = results["results"]["gsm8k"]
     assert scores["exact_match,strict-match"] == scores["exact_match,flexible-extract"] == pytest.approx(1 / 3)
     assert lm.denoiser.forward_passes - passes < 64
-
-
-@pytest.mark.skipif(LM_EVAL_05, reason="metrics of lm-eval 0.5.0.dev1's own humaneval and mbpp end in a TypeError")
-def test_humaneval_and_mbpp_cut_the_code_and_hand_it_to_the_metric(
-    lm: MDLM, run: Evaluate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(lm, monkeypatch, "    return a + b\ndef more():\n    [DONE] no")
-    decoding = {"max_gen_toks": 64}
-    humaneval = run(lm, "humaneval", gen_kwargs=decoding)
-    (prompt,) = (doc["prompt"] for doc in TASKS["humaneval"]["docs"])
-    assert answers(humaneval, "humaneval")[0, "create_test"] == [[f"{prompt}    return a + b"]]
-    mbpp = run(lm, "mbpp", gen_kwargs=decoding)
-    assert answers(mbpp, "mbpp")[0, "none"] == ["    return a + b\ndef more():\n    "]
-    for name, results in (("humaneval", humaneval), ("mbpp", mbpp)):
-        assert next(value for metric, value in results["results"][name].items() if metric.startswith("pass")) == 1.0

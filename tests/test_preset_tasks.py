@@ -1,0 +1,147 @@
+"""How the task of each preset scores right answers, in forms that its prompt asks for and in others, and wrong ones.
+
+`data/preset_tasks.json` has documents of each data set's schema, and under `right` answers by the columns (filters, or
+metrics without one) that score them 1; those under "" are right, too, and score 0 in all.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lm_eval.tasks
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.presets import published
+from tests.conftest import LM_EVAL_05, data, evaluate, tiny_model, tiny_tokenizer
+
+Entry = dict[str, Any]
+TASKS: dict[str, list[Entry]] = data("preset_tasks.json")
+FOLDERS = (tasks_path(), Path(lm_eval.tasks.__file__).parent)
+N_MASKS = 256
+
+
+def runs() -> list[Any]:
+    """Of the runs of all presets, the distinct ones: task, shots, template, and a length that the task does not set."""
+    found = {}
+    for preset, run in published().items():
+        shots, turns = run.value("--num_fewshot"), run.value("--fewshot_as_multiturn")
+        key = (str(run.value("--tasks")), int(shots or 0), "--apply_chat_template" in run.flags, turns != "false")
+        found.setdefault(key, pytest.param(*key, id=preset))
+    return [*found.values()]
+
+
+class CodeEval:
+    """Stands in for the hub's `code_eval`: runs program and tests in this process, as both are written here."""
+
+    def compute(
+        self, references: list[str], predictions: list[list[str]], k: list[int]
+    ) -> tuple[dict[str, float], None]:
+        passed = [self.passes(f"{one}\n{tests}") for tests, [one] in zip(references, predictions, strict=True)]
+        return {"pass@1": float(np.mean(passed))}, None
+
+    @staticmethod
+    def passes(program: str) -> bool:
+        try:
+            exec(program, {"print": id})
+        except Exception:
+            return False
+        return True
+
+
+class Scripted(MDLM):
+    """Answers document n with the nth answer, of which `@words@` is the letter of the choice with these words."""
+
+    answers: Sequence[str]
+
+    def answer(self, prompt: str, number: int) -> str:
+        def letter(match: re.Match[str]) -> str:
+            return str(re.findall(rf"(\w)[.)] {match[1]}\n", prompt)[-1])
+
+        return re.sub("@(.*?)@", letter, self.answers[number])
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """The model is sure of the answer, and then of the end of text, whatever stands on the canvas."""
+
+        def logits(input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor, **_: Any) -> Tensor:
+            rows, columns = positions // input_ids.shape[1], positions % input_ids.shape[1]  # [N] each
+            lengths = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).sum(1)  # [B]
+            begin, tokens = lengths - N_MASKS, torch.full((len(input_ids), N_MASKS), 1)  # [B], [B, M]
+            for row, ids in enumerate(input_ids):
+                prompt = self.tokenizer.decode(ids[: begin[row]])
+                spoken = self.answer(prompt, int(re.findall(r"<(\d+)>", prompt)[-1]))
+                ids = self.tokenizer.encode(spoken, add_special_tokens=False)
+                tokens[row, : len(ids)] = torch.tensor(ids)
+            return torch.nn.functional.one_hot(tokens[rows, columns - begin[rows]], 259).float() * 20.0  # [N, V]
+
+        self.denoiser.logits = logits  # type: ignore[method-assign]
+        return super().generate_until(requests, disable_tqdm)
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Only the chosen continuation is likely; where all are the same, the context that ends in the choice."""
+        chosen = [self.answer(one.args[0], one.doc_id) for one in requests]
+        return [
+            (0.0 if choice == one.args[1].strip() or one.args[0].endswith(choice) else -1000.0, False)
+            for one, choice in zip(requests, chosen, strict=True)
+        ]
+
+
+@pytest.fixture(scope="module")
+def lm() -> Scripted:
+    return Scripted(tiny_model(), tokenizer=tiny_tokenizer(), max_length=20_000, n_masks=N_MASKS, steps=1, batch_size=4)
+
+
+def columns(samples: Sequence[dict[str, Any]]) -> dict[tuple[int, str], float]:
+    """(document, column) -> score; a metric of a task with a filter has the filter's name."""
+    return {
+        (one["doc_id"], metric if one["filter"] == "none" else one["filter"]): float(np.mean(one[metric]))
+        for one in samples
+        for metric in one["metrics"]
+    }
+
+
+@pytest.mark.skipif(LM_EVAL_05, reason="metrics of lm-eval 0.5.0.dev1's own tasks end in errors")
+@pytest.mark.parametrize(("task", "shots", "chat", "multiturn"), runs())
+def test_right_answers_score_one_and_wrong_and_empty_ones_zero(
+    task: str, shots: int, chat: bool, multiturn: bool, lm: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evaluate.load", lambda _name: CodeEval())
+    monkeypatch.setattr("nltk.download", lambda _name: None)
+    for number, entry in enumerate(TASKS[task]):
+        pytest.importorskip(entry.get("needs", "json"))
+        forms = {form: names.split() for names, of_columns in entry["right"].items() for form in of_columns}
+        forms |= dict.fromkeys(entry["wrong"], ())
+        is_choice = any(name == "acc" for names in entry["right"] for name in names.split())
+        forms |= {} if is_choice else {"": ()}
+        lm.answers = [*forms]
+        docs, config = tmp_path / f"{number}.jsonl", tmp_path / f"{number}.yaml"
+        doc = json.dumps(entry["doc"])
+        docs.write_text("".join(doc.replace("{n}", str(n)) + "\n" for n in range(len(forms) + 6)))
+        splits = dict.fromkeys(("train", "validation", "val", "test", "dev"), str(docs))
+        source = next(folder / entry["yaml"] for folder in FOLDERS if (folder / entry["yaml"]).exists())
+        local = {"include": str(source), "dataset_path": "json", "dataset_name": None}
+        local["dataset_kwargs"] = {"data_files": splits, "cache_dir": str(tmp_path / "cache")}
+        config.write_text(yaml.safe_dump(local))
+        results = evaluate(
+            lm,
+            [str(config)],
+            tmp_path / "none",
+            limit=len(forms),  # the others are shots
+            num_fewshot=shots,
+            apply_chat_template=chat,
+            fewshot_as_multiturn=multiturn if chat else False,
+            confirm_run_unsafe_code=True,
+        )
+        [samples] = results["samples"].values()
+        scores = columns(samples)
+        names = {name for _, name in scores}
+        found = {form: {name for name in names if scores[n, name] == 1.0} for n, form in enumerate(forms)}
+        assert found == {form: set(of_form) for form, of_form in forms.items()}
+        assert set(scores.values()) <= {0.0, 1.0}
