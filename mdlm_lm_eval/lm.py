@@ -25,6 +25,7 @@ from mdlm_lm_eval.jobs.requests import resolved, seeds_of, task_of, without_padd
 from mdlm_lm_eval.jobs.shared import Batches
 from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
+from mdlm_lm_eval.likelihood.scoring import check_options
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import (
@@ -51,6 +52,7 @@ _MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
 _UNFINISHED = "%d of %d answers end before think_end_token=%s (unfinished_thinking=%s); raise max_gen_toks"
 _CLOSED = "%d of %d prompts end thinking before it begins (chat template or gen_prefix), although it was asked for"
 _CUT = "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left"
+_LONGER = "%d of %d continuations are longer than n_masks=%d and scored at their own lengths, of up to %d tokens"
 # HFLM's arguments that are passed on to it, as its methods read them.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
 _OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
@@ -374,8 +376,6 @@ class MDLM(HFLM):
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Returns log p(continuation | context) in nats and the greedy flag for each request."""
-        if self.enable_thinking:
-            raise OptionError("enable_thinking=true does not work with likelihood tasks")
         if not self.settings.likelihood.check_greedy:
             logger.warning("check_greedy=false: exact-match metrics of likelihood tasks will be 0")
         return self._score("loglikelihood", requests, disable_tqdm)
@@ -402,21 +402,43 @@ class MDLM(HFLM):
             n_masks=self.settings.likelihood.n_masks,
         )
 
-    def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
-        """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""
+    def check_likelihoods(self, request_type: str) -> None:
+        """Raises OptionError if model and options allow no likelihoods of this type of request."""
         options, is_rolling = self.settings.likelihood, request_type == "loglikelihood_rolling"
+        if self.enable_thinking and not is_rolling:
+            raise OptionError("enable_thinking=true does not work with likelihood tasks")
         self._family.refuse("likelihood", options.likelihood)
         if (named := self.settings.model.modeling) is not None:
             raise OptionError(f"modeling={named} only generates; likelihoods need the model without it")
-        self._warn_of_preset(requests)
-        requests, answered_by = without_padding_copies(requests, self.world_size)
-        scorings = []
+        check_options(self.denoiser, options, of_text=is_rolling)
+
+    def scorings(self, request_type: str, requests: Sequence[Instance], *, at_own_length: bool) -> list[Scoring]:
+        """Returns likelihood requests with the windows that they are scored in.
+
+        at_own_length: whether a continuation longer than `n_masks` has a canvas of its own length. Raises OptionError
+        if a canvas does not fit, and, without `at_own_length`, for such a continuation.
+        """
+        options, found = self.settings.likelihood, []
         for instance in requests:
             # Equal texts have one value, in all tasks, as in lm-eval's `--use_cache`.
-            windows = self._windows(is_rolling, instance.args, seed_of_request(options.seed, instance.args))
+            seed = seed_of_request(options.seed, instance.args)
+            windows = self._windows(request_type == "loglikelihood_rolling", instance.args, seed)
+            if at_own_length and options.n_masks != "auto":
+                most = options.n_masks
+                windows = [replace(one, at_own_length=len(one.continuation_ids) > most) for one in windows]
             truncated = [truncated_tokens(window, options, self.max_length) for window in windows]
-            scorings.append(Scoring(instance, windows, truncated))
+            found.append(Scoring(instance, windows, truncated))
+        return found
+
+    def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
+        """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""
+        self.check_likelihoods(request_type)
+        self._warn_of_preset(requests)
+        requests, answered_by = without_padding_copies(requests, self.world_size)
+        scorings = self.scorings(request_type, requests, at_own_length=True)
         self._warn_of_truncation([tokens for one in scorings for tokens in one.truncated])
+        if longer := [len(w.continuation_ids) for one in scorings for w in one.windows if w.at_own_length]:
+            logger.warning(_LONGER, len(longer), len(scorings), self.settings.likelihood.n_masks, max(longer))
         shows_progress = not disable_tqdm and self.rank == 0
         results = LikelihoodJob(self, request_type, scorings, shows_progress=shows_progress).run()
         return [results[n] for n in answered_by]

@@ -134,6 +134,7 @@ class TaskRecord:
         blocks and events, as `trace.as_recorded` writes them. trace_tokens: the text of each token id in the traces.
     repeated: the number of questions that were asked several times, of their answers, and of distinct answers.
     errors: document, number of the choice and standard error in nats of each estimated log-likelihood.
+    longer_continuations: the number of continuations longer than `n_masks`, which were scored at their own lengths.
     """
 
     requests: int = 0
@@ -150,6 +151,7 @@ class TaskRecord:
     first_tokens: list[OfFirstToken] = field(default_factory=list)
     repeated: Counter[str] = field(default_factory=Counter)
     errors: list[tuple[int | None, int, float]] = field(default_factory=list)
+    longer_continuations: int = 0
 
     def audit(self, doc_id: int | None, cached: Answer, exact: Answer) -> None:
         """Compares two answers. Tokens count only if the strings differ, as those after a stop string do not matter."""
@@ -221,6 +223,8 @@ class TaskRecord:
         if self.first_tokens:
             facts["first_token"] = self._first_token()
         facts |= {"repeated": dict(self.repeated)} if self.repeated else {}
+        if self.longer_continuations:
+            facts["longer_continuations"] = self.longer_continuations
         if self.errors:
             errors = [error for _, _, error in sorted(self.errors, key=lambda one: (one[0] or 0, one[1]))]
             facts["standard_error"] = [min(errors), max(errors)]

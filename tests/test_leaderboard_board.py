@@ -170,6 +170,14 @@ def test_prompts_that_lost_examples_are_left_out_of_the_suite_and_marked_in_benc
     assert "answers   25.0% of gsm8k end at once" in show(tmp_path / "ended" / "gsm8k.json")
 
 
+def test_continuations_longer_than_n_masks_set_a_row_apart(tmp_path: Path) -> None:
+    longer = {"output_type": "multiple_choice", "n_masks": 9, "task_record": {"longer_continuations": 3}}
+    whole = result_file({"choices": {"acc,none": 0.5}}, output_type="multiple_choice", n_masks=9)
+    main, apart = board(tmp_path, whole=whole, longer=result_file({"choices": {"acc,none": 0.4}}, **longer)).sections
+    assert (main.why_apart, apart.why_apart) == ("", "n_masks were too few for some continuations")
+    assert "3 continuations longer than n_masks" in show(tmp_path / "longer.json")[1]
+
+
 def test_other_models_need_a_mask_count(tmp_path: Path) -> None:
     found = board(
         tmp_path,

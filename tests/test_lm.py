@@ -351,6 +351,22 @@ def test_overlapping_stop_strings_decide_only_where_no_later_text_changes_lm_eva
 # Likelihood
 
 
+def test_a_continuation_longer_than_n_masks_is_scored_at_its_own_length(
+    lm: MDLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = [choice("context", "a"), choice("context", "abc"), choice("other", "abcdefgh")]
+    lm.use_options({"n_masks": "auto"})
+    alone = lm.loglikelihood(pairs, disable_tqdm=True)
+    lm.use_options({"n_masks": 3})
+    short, exact, longer = lm.loglikelihood(pairs, disable_tqdm=True)
+    assert (exact[0], longer[0]) == pytest.approx((alone[1][0], alone[2][0]), abs=1e-4)
+    assert abs(short[0] - alone[0][0]) > 1e-3
+    assert "1 of 3 continuations are longer than n_masks=3" in caplog.text
+    record = lm.get_model_info()["mdlm"]["tasks"]["choice"]
+    assert (record["longer_continuations"], record["masks"], record["asked_masks"]) == (1, [3, 8], [3, 8])
+    lm.use_options({})
+
+
 def test_a_context_of_spaces_is_the_beginning_of_the_text(lm: MDLM) -> None:
     pairs = [choice("\n", "abc"), choice("", "\nabc")]
     (spaces, _), (nothing, _) = lm.loglikelihood(pairs, disable_tqdm=True)

@@ -600,6 +600,7 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
         setting.chat_template,
         *(getattr(setting, name) or 0 for name in DEFAULT_SETTINGS),
         setting.group,
+        setting.at_own_lengths,
     )
 
 
@@ -613,6 +614,7 @@ _GROUPS = {
 def _title(setting: Setting) -> str:
     limit = [f"--limit {setting.limit:g}"] if setting.limit is not None else []
     limit += [f"served by {setting.served_by}"] if setting.served_by else []
+    limit += ["with longer continuations"] if setting.at_own_lengths else []
     if not setting.asks:
         return ", ".join([_GROUPS.get(setting.group, "Benchmarks"), *limit])
     examples = f"{setting.fewshot_relevant} relevant and {setting.fewshot_distractors} distractor examples"
@@ -630,6 +632,7 @@ def _why_apart(setting: Setting, main: Setting) -> str:
     """The reasons why a setting shares no table with the main one, or with full results of the standard setting."""
     reasons = [f"decoded by a server ({setting.served_by})"] if setting.served_by else []
     reasons += [f"--limit {setting.limit:g} leaves out questions"] if setting.limit is not None else []
+    reasons += ["n_masks were too few for some continuations"] if setting.at_own_lengths else []
     if setting.asks:
         if setting.suite_version != current_version():
             reasons.append(f"suite version {setting.suite_version} asks other questions than {current_version()}")

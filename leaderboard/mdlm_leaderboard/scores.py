@@ -38,6 +38,7 @@ class Setting:
     limit: lm-eval's `--limit`, None for all questions.
     served_by: the engine that decoded, "" for this package.
     group: a generated group beside the suite, "" for other tasks.
+    at_own_lengths: whether some continuations were longer than `n_masks`.
     """
 
     asks: str = ""
@@ -52,6 +53,7 @@ class Setting:
     chat_template: bool = False
     served_by: str = ""
     group: str = ""
+    at_own_lengths: bool = False
 
 
 @dataclass(frozen=True)
@@ -285,7 +287,12 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
         experiment=BENCHMARKS,
         series="",
         x=f"{short} v{result.version} ({metric}, {', '.join(prompts)})",
-        setting=Setting(served_by=file.served_by, limit=file.limit, group=group),
+        setting=Setting(
+            served_by=file.served_by,
+            limit=file.limit,
+            group=group,
+            at_own_lengths=result.longer_continuations > 0,
+        ),
         who=replace(who_of(file), other=tuple(setting_of(file, result))),
         name=result.name,
         result=result,

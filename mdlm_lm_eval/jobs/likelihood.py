@@ -129,7 +129,9 @@ class LikelihoodJob:
         for window, truncated, score in zip(one.windows, one.truncated, scores, strict=True):
             log_likelihood, is_greedy = log_likelihood + score.total, is_greedy and score.is_greedy
             n_tokens = len(window.continuation_ids)
-            n_masks = n_tokens if self.options.n_masks == "auto" else self.options.n_masks
+            n_masks = self.options.n_masks
+            if n_masks == "auto" or window.at_own_length:
+                n_masks = n_tokens
             known.append(score.error)
             task = self.lm.record.add(
                 task_of(one.instance),
@@ -138,6 +140,7 @@ class LikelihoodJob:
                 numbers={"masks": n_masks, "asked_masks": n_masks, "continuation_tokens": n_tokens},
                 truncated=truncated,
             )
+            task.longer_continuations += window.at_own_length
         if any(error is not None for error in known):
             error = math.hypot(*(error or 0.0 for error in known))
             task.errors.append((one.instance.doc_id, one.instance.idx, error))

@@ -17,6 +17,7 @@ class LikelihoodRequest:
 
     after_ids: tokens after the answer, which are not scored.
     of_text: whether it is a part of a longer text.
+    at_own_length: whether the canvas holds the continuation alone, whatever `n_masks` says.
     prefix: the tokens with which this and other contexts begin.
     """
 
@@ -25,6 +26,7 @@ class LikelihoodRequest:
     seed: int = 0
     after_ids: tuple[int, ...] = ()
     of_text: bool = False
+    at_own_length: bool = False
     prefix: Prefix | None = None
 
 
@@ -34,7 +36,7 @@ def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int
     Raises OptionError if an explicit `n_masks` is smaller than the continuation.
     """
     n = len(request.continuation_ids)
-    if options.n_masks == "auto":
+    if options.n_masks == "auto" or request.at_own_length:
         return n + options.eos_after
     if options.n_masks < n:
         raise OptionError(

@@ -79,7 +79,7 @@ def score(
     Raises OptionError, before any forward pass, if a canvas does not fit or the model cannot serve the options, and
     NonFiniteLogitsError if a request's logits are NaN or infinite.
     """
-    _check(denoiser, requests, options)
+    check_options(denoiser, options, of_text=any(request.of_text for request in requests))
     starts = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
     fitted = [start.request for start in starts]
     if options.likelihood == "read":
@@ -144,7 +144,7 @@ def with_prefixes(
     return [replace(one, prefix=prefix_of[context]) for one, context in zip(requests, contexts, strict=True)], store
 
 
-def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions) -> None:
+def check_options(denoiser: Denoiser, options: LikelihoodOptions, *, of_text: bool) -> None:
     """Raises OptionError for options that do not work with the model, or with parts of a text."""
     attention = denoiser.attention
     if (options.likelihood == "read") != (denoiser.read is not None):
@@ -162,7 +162,7 @@ def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: L
     if attention.is_block_causal and (options.eos_after or options.likelihood == "confidence"):
         setting = "eos_after=true" if options.eos_after else "likelihood=confidence"
         raise OptionError(f"{setting} does not work with block-causal attention; full attention is needed")
-    if options.likelihood in ("confidence", "read") and any(request.of_text for request in requests):
+    if of_text and options.likelihood in ("confidence", "read"):
         other = "; use auto, mc or chain" if options.likelihood == "confidence" else ""
         raise OptionError(f"likelihood={options.likelihood} is no likelihood of a text: it ranks answers{other}")
 

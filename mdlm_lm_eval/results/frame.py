@@ -12,7 +12,7 @@ from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, defaults_of, silent_names
 from mdlm_lm_eval.results.decomposition import decomposition_of
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.in_words import check_in_words
+from mdlm_lm_eval.results.in_words import check_in_words, longer_in_words
 from mdlm_lm_eval.results.recorded import LARGEST
 from mdlm_lm_eval.results.result_file import (
     OLD_SAMPLER,
@@ -294,6 +294,7 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     ]
     n_unknown = sum(value == UNKNOWN for value in result.options.values())
     words += [f"{n_unknown} settings unknown"] if n_unknown else []
+    words += [longer_in_words(result.longer_continuations)] if result.longer_continuations else []
     words += [f"repeats={result.repeats}"] if result.repeats > 1 else []
     place = result.metadata.get("query_position", "trailing")
     words += [f"query_position={place}"] if place != "trailing" else []

@@ -16,7 +16,14 @@ def settings_in_words(tasks: Collection[Mapping[str, Any]], has_chat_template: b
     words += [f"cache {' and '.join(caches)}"] if caches else []
     if n_closed := sum(of_task.get("endings", {}).get("thinking_closed", 0) for of_task in tasks):
         words.append(f"{n_closed} prompts close thinking")
+    if longer := sum(of_task.get("longer_continuations", 0) for of_task in tasks):
+        words.append(longer_in_words(longer))
     return [*words, "chat template" if has_chat_template else "no chat template"]
+
+
+def longer_in_words(n: int) -> str:
+    """The number of continuations that were longer than `n_masks`."""
+    return f"{n} continuations longer than n_masks"
 
 
 def cost_in_words(costs: Sequence[Mapping[str, float]]) -> str:

@@ -60,6 +60,7 @@ class RecordOfTask(Ranges, total=False):
 
     requests: Count
     truncated_prompts: Count
+    longer_continuations: Count
     cost: dict[str, Amount]
     cache: str | None
     audit: Audit | None

@@ -34,6 +34,7 @@ class TaskResult:
     Only `--model mdlm` records the following:
 
     options: the decoding or likelihood options in effect.
+    longer_continuations: the number of continuations that were longer than `n_masks` and scored at their own lengths.
     effective: the smallest and the largest value of each of `Ranges`, such as steps -> (1, 1).
     cache: the cache in effect (in older files the option).
     cost: what the answers took.
@@ -58,6 +59,7 @@ class TaskResult:
     cost: Mapping[str, float]
     audit: Mapping[str, Any]
     truncated_prompts: int
+    longer_continuations: int
     first_token: Mapping[str, Any]
     endings: Mapping[str, int]
 
@@ -284,6 +286,7 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
         cost={**recorded.get("cost", {}), **requests},
         audit=recorded.get("audit") or {},
         truncated_prompts=recorded.get("truncated_prompts", 0),
+        longer_continuations=recorded.get("longer_continuations", 0),
         first_token=recorded.get("first_token") or {},
         endings=recorded.get("endings", {}),
         **_metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {})),
@@ -315,6 +318,7 @@ def _group(
         first_token={},
         endings=sum((Counter(task.endings) for task in members), Counter[str]()),
         truncated_prompts=sum(task.truncated_prompts for task in members),
+        longer_continuations=sum(task.longer_continuations for task in members),
         **_metrics(content["groups"][name], first.higher_is_better),
     )
 

@@ -28,6 +28,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, did_
 from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
 from mdlm_lm_eval.resolve import without_effect
 from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
+from mdlm_lm_eval.sweep.likelihoods import check_likelihoods
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import repeat
@@ -115,14 +116,20 @@ def check_cells(sweep: Sweep) -> None:
 
 
 class Evaluator:
-    """A loaded model that evaluates cells. Errors of loading the weights are raised unchanged."""
+    """A loaded model that evaluates cells.
+
+    Raises OptionError if the likelihoods of a cell cannot be computed. Errors of loading the weights are raised
+    unchanged.
+    """
 
     def __init__(self, sweep: Sweep, tasks: Tasks, first: Cell) -> None:
         self.sweep, self.tasks = sweep, tasks
         self._device = sweep.device or own_device(sweep.model_args)
         self._lm: Any = None
         self._arguments: dict[str, Any] = {}
-        self._loaded(first)
+        lm = self._loaded(first)
+        if isinstance(lm, MDLM):
+            check_likelihoods(lm, sweep, lambda cell: tasks.manager(cell.metadata).load([cell.task])["tasks"])
 
     def files(self, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
         """Evaluates a cell and returns the content of its files by name. Errors of lm-eval are raised unchanged.
