@@ -193,6 +193,27 @@ def test_lora_target_modules(targets: str, adapted: set[str], tmp_path: Path, ch
     assert {name.split(".")[-3] for name in weights(tmp_path / "adapter")} == adapted
 
 
+def test_the_default_length_is_at_most_the_models_context(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
+    words = [
+        "--max_steps=1",
+        "--per_device_train_batch_size=1",
+        "--gradient_accumulation_steps=1",
+        "--disable_tqdm=true",
+    ]
+    words += [f"--model_name_or_path={checkpoint}", f"--train_file={prompts}", f"--output_dir={tmp_path / 'adapter'}"]
+    trainer = finetune(read_arguments(words))
+    assert trainer.collator.max_length == 256
+    assert "max_length: 256\n" in (tmp_path / "adapter" / "README.md").read_text()
+
+
+def test_a_model_without_an_end_of_text_is_refused(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
+    model = shutil.copytree(checkpoint, tmp_path / "model")
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": None}))
+    with pytest.raises(OptionError, match=r"names no end-of-text token.*\[SEP\]"):
+        finetune(small(tmp_path / "adapter", model, prompts))
+
+
 def test_folders_of_another_run_are_refused(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
     adapter = tmp_path / "adapter"
 

@@ -54,8 +54,8 @@ def load_examples(run: Run, tokenizer: PreTrainedTokenizerBase) -> list[Example]
         for number, found in rows:
             if isinstance(found, str):
                 skipped[found] += 1
-            elif sum(map(len, found)) >= recipe.max_length:
-                skipped[f"longer than {recipe.max_length} tokens"] += 1
+            elif sum(map(len, found)) >= recipe.longest:
+                skipped[f"longer than {recipe.longest} tokens"] += 1
             else:
                 examples.append(Example(number, *found))
                 bar.update()

@@ -27,6 +27,7 @@ NUMBER_QUESTIONS = "number_questions"  # a `dataset_name` that is generated (see
 USAGE = "mdlm-finetune --config RECIPE [--KEY VALUE ...]"
 # Settings that do not affect the weights: beginnings of names.
 _FREE = "output_dir evaluation_limit license report_to run_name disable_tqdm logging_ log_ save_ hub_"
+_MAX_LENGTH = 1024
 _ACTIONS = ("config", "resume", "overwrite", "merge", "evaluate")  # flags of the command, no keys of a recipe
 
 # Arguments of transformers' Trainer that would have no effect here or publish secrets -> what to do instead.
@@ -54,7 +55,11 @@ class Recipe:
     dataset_train_split: str = flag("train", "of a hub data set")
     apply_chat_template: bool = flag(False, "the tokenizer's, for instruct models")
     max_train_samples: int | None = flag(None, "examples, chosen by the seed; at most what max_steps can use")
-    max_length: int = flag(1024, "tokens of an example and what is appended; longer examples are counted and skipped")
+    max_length: int | None = flag(
+        None,
+        "tokens of an example and what is appended; longer examples are counted and skipped (default: 1024, or the "
+        "model's context if that is shorter)",
+    )
     max_steps: int = flag(930, "optimiser steps")
     per_device_train_batch_size: int = flag(3, "examples per forward-backward pass of a process")
     gradient_accumulation_steps: int = flag(43, "passes per optimiser step")
@@ -84,6 +89,11 @@ class Recipe:
             raise OptionError("give either train_file or dataset_name")
         if self.resume + self.overwrite + self.evaluate > 1:
             raise OptionError("--resume, --overwrite and --evaluate exclude one another")
+
+    @property
+    def longest(self) -> int:
+        """The tokens of an example and of what is appended, at most."""
+        return self.max_length or _MAX_LENGTH
 
     @property
     def folder(self) -> Path:

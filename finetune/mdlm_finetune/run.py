@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import CONFIG_NAME, load_peft_weights, set_peft_model_state_dict
 from torch import nn
-from transformers import TrainerState, set_seed
+from transformers import PreTrainedTokenizerBase, TrainerState, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
 from mdlm_finetune.card import write_card
@@ -30,6 +30,7 @@ from mdlm_finetune.data import load_examples
 from mdlm_finetune.recipe import Recipe, Run, decides_weights
 from mdlm_finetune.trainer import Collator, DiffusionTrainer
 from mdlm_lm_eval import load_denoiser, load_tokenizer
+from mdlm_lm_eval.checkpoints import context_length, load_config
 from mdlm_lm_eval.loader import digests
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
@@ -41,8 +42,8 @@ logger = logging.getLogger(__name__)
 def finetune(run: Run) -> DiffusionTrainer:
     """Trains a LoRA adapter and writes it to `output_dir`, where it appears whole at the end.
 
-    Raises OptionError for folders of another run, and for data without an example to train on; and filelock.Timeout
-    while another process uses these folders.
+    Raises OptionError for folders of another run, for data without an example to train on, and for a model without an
+    end-of-text token; and filelock.Timeout while another process uses these folders.
     """
     recipe, is_main = run.recipe, run.training.process_index == 0
     checkpoints = recipe.beside("checkpoints")
@@ -50,19 +51,18 @@ def finetune(run: Run) -> DiffusionTrainer:
         if is_main:
             held.enter_context(FileLock(lock := recipe.beside("lock"), timeout=0))
             held.callback(lock.unlink)  # before it is released, so that a waiting process locks a new file
-        learned = _what_is_learned(run)
+        tokenizer = load_tokenizer(recipe.model_name_or_path)
+        run = _for_model(run, tokenizer)
+        recipe, learned = run.recipe, _what_is_learned(run)
         if is_main:
             _check_folders(recipe, learned)
 
-        tokenizer = load_tokenizer(recipe.model_name_or_path)
         examples = load_examples(run, tokenizer)
         attention = recipe.attn_implementation
         denoiser = load_denoiser(recipe.model_name_or_path, dtype=recipe.dtype, attn_implementation=attention)
-        if recipe.max_length > denoiser.max_length:
-            raise OptionError(f"max_length={recipe.max_length} is above the model's context of {denoiser.max_length}")
         _add_adapter(denoiser, recipe)
         special_ids = denoiser.mask_token_id, tokenizer.eos_token_id
-        collator = Collator(run.objective, *special_ids, recipe.max_length, recipe.seed)
+        collator = Collator(run.objective, *special_ids, recipe.longest, recipe.seed)
         trainer = DiffusionTrainer(denoiser, run.training, examples, collator)
 
         if is_main:
@@ -84,6 +84,24 @@ def finetune(run: Run) -> DiffusionTrainer:
         if is_main and recipe.merge:
             write_merged(recipe)
     return trainer
+
+
+def _for_model(run: Run, tokenizer: PreTrainedTokenizerBase) -> Run:
+    """The run with the `max_length` that fits the model. Raises OptionError if the model cannot be trained by it."""
+    recipe = run.recipe
+    if tokenizer.eos_token_id is None:
+        raise OptionError(
+            f"model_name_or_path={recipe.model_name_or_path}: the tokenizer names no end-of-text token, which ends "
+            'every answer; name one in tokenizer_config.json, such as "eos_token": "[SEP]"'
+        )
+    context = context_length(load_config(recipe.model_name_or_path), tokenizer)
+    settings = dict(run.settings)
+    if recipe.longest > context:
+        if recipe.max_length is not None:
+            raise OptionError(f"max_length={recipe.max_length} is above the model's context of {context}")
+        logger.warning("max_length=%d, as the model was made for no more tokens", context)
+        settings["max_length"] = context
+    return run._replace(recipe=replace(recipe, max_length=min(recipe.longest, context)), settings=settings)
 
 
 def write_merged(recipe: Recipe) -> None:
