@@ -1,4 +1,4 @@
-"""The study over training seeds: its cells, its way of asking, and its tables."""
+"""The studies over training seeds: arms, the way of asking, and the first study's tables."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -12,60 +12,107 @@ from mdlm_lm_eval import MDLM
 from mdlm_lm_eval.results.statistics import Interval, Score, difference
 from tests.conftest import evaluate
 from tests.test_documented_results import missing
-from training import study, study_tables
+from training import asking, study, study_tables
 
 committed = cache(study_tables.read_study)
 
 
-def test_a_cell_stands_on_one_before_it() -> None:
-    names: list[str] = []
-    for cell in study.cells():
-        assert cell.name not in names
-        assert not cell.base or cell.base in names
-        names.append(cell.name)
-    paddings = ("none-", "shown-", "masks-", "")
-    ablation = {f"plain-0-sft-{padding}{seed}" for padding in paddings for seed in range(5)}
-    assert ablation < set(names)
+def test_an_arm_stands_on_one_before_it() -> None:
+    names = [*study.ARMS]
+    for name, arm in study.ARMS.items():
+        assert not arm.base or names.index(arm.base) < names.index(name)
+        assert arm.is_secondary or not arm.base or not study.ARMS[arm.base].is_secondary
 
 
 def test_every_set_is_asked_three_times() -> None:
-    keys = study.keys()
+    keys = study_tables.keys()
     asked = [name for sets, _ in keys.values() for name in sets]
     assert len(keys) == 16
     assert len(asked) == 3 * len(set(asked)) == 3 * 2 * 64
 
 
-def test_answers_are_those_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "SETS", 8)
-    monkeypatch.setattr(study, "MASKS", (2,))
-    found = study.ask("built-in")["2"]
+@pytest.mark.parametrize("ending", ["2", "dots"])
+def test_answers_are_those_of_an_evaluation(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_masks, n_fillers = asking.ENDINGS[ending]
+    monkeypatch.setattr(asking, "ENDINGS", {ending: (n_masks, n_fillers)})
+    (found,) = asking.ask("built-in", n_sets=8).values()
     samples = {task: [*range(len(tokens))] for task, (tokens, _) in found.items()}
-    results = evaluate(MDLM(n_masks=2, steps=1), [*samples], samples=samples)
+    results = evaluate(MDLM(n_masks=n_masks, n_fillers=n_fillers, steps=1), [*samples], samples=samples)
+    right = asking.values(found)
     for task, (tokens, _) in found.items():
         (name,) = (name for name in results["samples"] if name.rpartition("::")[2] == task)
         said = ["".join(one["filtered_resps"][0]) for one in results["samples"][name]]  # in lists since lm-eval 0.5
         assert [sign if sign in "ABC" else "" for sign in tokens] == [one if one in "ABC" else "" for one in said]
-        right = [token == letter for token, letter in zip(tokens, study.keys(8)[task][1], strict=True)]
-        assert results["results"][name]["exact_match,none"] == pytest.approx(sum(right) / len(right))
+        assert results["results"][name]["exact_match,none"] == pytest.approx(fmean(value for _, value in right[task]))
 
 
-def test_built_in_instruct_is_a_model_of_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "SETS", 8)
-    monkeypatch.setattr(study, "MASKS", (200,))
+def test_questions_of_another_seed_have_their_own_keys() -> None:
+    for name, task in asking.tasks(asking.CHOICE).items():
+        documents, keys = [*task.test_docs()], asking.asked(asking.CHOICE)[name]
+        assert [(one["set"], task.doc_to_target(one)) for one in documents] == [(one.name, one.right) for one in keys]
+        assert documents[0] != next(iter(asking.tasks(asking.OUTCOME)[name].test_docs()))
+
+
+def test_built_in_instruct_is_a_model_of_the_first_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "ENDINGS", {"200": (200, 0)})
     expected = committed()["plain-0-sft-0"]["200"]
-    for task, (tokens, letters) in study.ask("built-in-instruct")["200"].items():
+    for task, (tokens, letters) in asking.ask("built-in-instruct", n_sets=8)["200"].items():
         assert [tokens, letters] == [signs[: len(tokens)] for signs in expected[task]]
+
+
+def test_strata_tell_a_reader_of_capitals_from_a_reader() -> None:
+    """One model takes the only option with a capital, if there is one, and is right where there is none."""
+    found = {}
+    for task, some in asking.asked(n_sets=8).items():
+        taken = [
+            one.rules.index("capitalised") if "capitalised" in one.rules else "ABC".index(one.right) for one in some
+        ]
+        found[task] = ["".join("ABC"[place] for place in taken)] * 2
+    shares = {name: share for name, (share, _) in asking.strata(found).items()}
+    assert [shares[name] for name in asking.CAPITALS] == [100, 0, 100]
+    assert shares["rule capitalised"] == 100
+    assert shares["rule country"] == 100  # no set has both rules
+    assert 50 < shares["all"] < 100
+    assert sum(n for name, (_, n) in asking.strata(found).items() if name.startswith("key")) == 8 * 2 * 3
+
+
+def test_models_are_fine_tuned_after_bases_that_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second base reads: three seeds, two of them with all arms. Nothing finished is computed again."""
+    trained: list[tuple[int, str]] = []
+
+    def train(seed: int, arm: str, work: Path) -> None:
+        trained.append((seed, arm))
+        study.folder_of(seed, arm, work).mkdir(parents=True, exist_ok=True)
+        (study.folder_of(seed, arm, work) / "model.safetensors").write_text(f"{seed} {arm}")
+
+    def ask(model: str, fewshot_seed: int) -> dict[str, dict[str, list[str]]]:
+        is_right = int(Path(model).name.removesuffix(".merged").rpartition("-")[2]) % 2 == 0
+        some = asking.asked(fewshot_seed, asking.SETS)
+        signs = {task: ["".join(one.right if is_right else "E" for one in asked)] * 2 for task, asked in some.items()}
+        return dict.fromkeys(asking.ENDINGS, signs)
+
+    monkeypatch.setattr(study, "train", train)
+    monkeypatch.setattr(study, "ask", ask)
+    monkeypatch.setattr(study, "N_READING", 2)
+    monkeypatch.setattr(study, "N_SECONDARY", 1)
+    words = ["study", str(tmp_path), "--answers", str(tmp_path / "answers")]
+    monkeypatch.setattr("sys.argv", words)
+    study.main()
+    primary = [name for name, arm in study.ARMS.items() if not arm.is_secondary]
+    secondary = [name for name, arm in study.ARMS.items() if arm.is_secondary]
+    arms = [*((0, arm) for arm in primary), (1, "base"), *((2, arm) for arm in primary)]
+    assert trained == [*arms, *((0, arm) for arm in secondary)]
+    study.main()
+    assert len(trained) == len(arms) + len(secondary)
+    assert study.read_seed(0, tmp_path / "answers").keys() == study.ARMS.keys()
+    assert study.read_seed(1, tmp_path / "answers").keys() == {"base"}
 
 
 def test_shares_and_gains() -> None:
     """One model is right, one says EOS where a third of the answers are A, and is right among letters."""
-    right = {task: [letters, letters] for task, (_, letters) in study.keys().items()}
+    right = {task: [letters, letters] for task, (_, letters) in study_tables.keys().items()}
     ended = {task: [letters.replace("A", "E"), letters] for task, (letters, _) in right.items()}
     answers = {"plain-0": {"2": right, "200": right}, "plain-0-sft-0": {"2": right, "200": ended}}
-    assert study.summary(answers["plain-0-sft-0"]) == (
-        "as decoded at 2: 100.0, among letters at 2: 100.0, EOS at 2: 0.0, other tokens at 2: 0.0, "
-        "as decoded at 200: 66.7, among letters at 200: 100.0, EOS at 200: 33.3, other tokens at 200: 0.0"
-    )
     lines = [line.split(" | ") for line in study_tables.tables(answers).splitlines()]
     gains = {line[0].removeprefix("| "): line[1].split()[0] for line in lines if len(line) == 2}
     assert gains["SFT above base, 2"] == "0.0"
@@ -77,9 +124,9 @@ def test_shares_and_gains() -> None:
 
 
 def test_the_ablation_has_the_mean_of_its_seeds() -> None:
-    right = {task: [letters, letters] for task, (_, letters) in study.keys().items()}
+    right = {task: [letters, letters] for task, (_, letters) in study_tables.keys().items()}
     ended = {task: ["E" * len(letters), letters] for task, (letters, _) in right.items()}
-    alike, lost = ({str(n): one for n in study.MASKS} for one in (right, ended))
+    alike, lost = ({str(n): one for n in study_tables.MASKS} for one in (right, ended))
     cells = {
         "plain-0": alike,
         "plain-0-sft-none-0": alike,
@@ -104,7 +151,7 @@ def test_the_documented_tables_are_those_of_the_committed_answers() -> None:
         "training.study_tables --write"
     )
     for name, table in study_tables.csv_files(found).items():
-        assert (study.ANSWERS / name).read_text(encoding="utf-8") == table
+        assert (study_tables.ANSWERS / name).read_text(encoding="utf-8") == table
 
 
 def test_readmes_figure_is_that_of_the_committed_answers(tmp_path: Path) -> None:
@@ -116,7 +163,7 @@ def test_readmes_figure_is_that_of_the_committed_answers(tmp_path: Path) -> None
 def test_the_documented_claims_without_a_number() -> None:
     found = committed()
 
-    for other, *what in product(("CE only", "control"), study_tables.fine_tuned(found), study.MASKS):
+    for other, *what in product(("CE only", "control"), study_tables.fine_tuned(found), study_tables.MASKS):
         above = study_tables.compared(found, f"CE + TV above {other}", *what)
         assert not above or above.mean < 0 or not above.is_significant
     collapsed, others = collapsed_and_others(found)
@@ -137,13 +184,13 @@ def test_the_documented_claims_without_a_number() -> None:
         won_back = study_tables.compared(found, "CE + TV above SFT", base, 200)
         assert won_back
         assert won_back.mean < 0 or not won_back.is_significant
-        lost = [study_tables.compared(found, "SFT above base", base, n) for n in study.MASKS]
+        lost = [study_tables.compared(found, "SFT above base", base, n) for n in study_tables.MASKS]
         few, most = (one.mean for one in lost if one)
         assert few < most + 2
     for seeds in study_tables.arms(found, "contrastive-0").values():
-        assert difference(*(study_tables.mean(seeds, n) for n in study.MASKS)).mean > -0.01
+        assert difference(*(study_tables.mean(seeds, n) for n in study_tables.MASKS)).mean > -0.01
     assert study_tables.mean(study_tables.arms(found, "plain-1")["nothing"], 200, "EOS").mean == 0
-    for other, n in product(("masks, not predicted", "masks, CE only"), study.MASKS):
+    for other, n in product(("masks, not predicted", "masks, CE only"), study_tables.MASKS):
         over = study_tables.arms_compared(found, "masks, CE + TV", other, n)
         assert over
         assert not over.is_significant
@@ -169,7 +216,7 @@ def sentences() -> dict[str, list[str]]:
         return f"{sum(one.is_significant for one in known)} of {len(known)}"
 
     def of_block(recipe: str, measure: str) -> list[str]:
-        return [percent(study_tables.score(found[f"block-0-{recipe}-0"], n, measure)) for n in study.MASKS]
+        return [percent(study_tables.score(found[f"block-0-{recipe}-0"], n, measure)) for n in study_tables.MASKS]
 
     every = study_tables.fine_tuned(found)
     share = f"{len(collapsed)} of {len(every)}"
@@ -177,13 +224,15 @@ def sentences() -> dict[str, list[str]]:
     price = [one for base in every if (one := study_tables.compared(found, "CE + TV above base", base, 2))]
     costs = [study_tables.arms_compared(found, *study_tables.ARMS_COMPARED[0], *what) for what in study_tables.COMPARED]
     few, most, letters_most = (lost_in_words(one) for one in costs if one)
-    beside_nothing = [study_tables.arms_compared(found, *study_tables.ARMS_COMPARED[1], n) for n in study.MASKS]
+    beside_nothing = [study_tables.arms_compared(found, *study_tables.ARMS_COMPARED[1], n) for n in study_tables.MASKS]
     nothing_few, nothing_most = (lost_in_words(one) for one in beside_nothing if one)
     nothing = study_tables.arms(found, "plain-1")["nothing"]
     decoded, letters = (percent(study_tables.mean(nothing, 200, measure)) for measure in BOTH)
     worse = sum(all(mean < 0 for mean in predicted_above_masks(found, base)) for base in every)
     arms = [study_tables.arms(found, base)["masks, not predicted"] for base in every]
-    padded_with_masks = [f"{100 * fmean(study_tables.mean(arm, n).mean for arm in arms):.1f}" for n in study.MASKS]
+    padded_with_masks = [
+        f"{100 * fmean(study_tables.mean(arm, n).mean for arm in arms):.1f}" for n in study_tables.MASKS
+    ]
     on_average = most.replace("(", "points lower on average (95% interval ")
     won = [one for base in collapsed if (one := study_tables.compared(found, "CE + TV above SFT", base, 200))]
     return {
@@ -225,7 +274,7 @@ def predicted_above_masks(found: study_tables.Study, base: str) -> list[float]:
     first, second = (study_tables.arms(found, base)[words] for words in study_tables.ARMS_COMPARED[0])
     return [
         study_tables.mean(first, *what).mean - study_tables.mean(second, *what).mean
-        for what in product(study.MASKS, BOTH)
+        for what in product(study_tables.MASKS, BOTH)
     ]
 
 

@@ -1,23 +1,28 @@
 """The built-in model's training documents, generated from the suite's word lists.
 
-The options of a word question are of three categories. Any of these may be the rule, so only the examples show which
-one it is. No document contains a test question (`questions.is_reserved_for_tests`).
+The options of a word question follow three rules, one each. Rules and words of the options are drawn first, and which
+of the three rules is asked is drawn after that, with equal chances: options alone never tell the answer. No document
+contains a test question (`questions.is_reserved_for_tests`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import combinations
 from random import Random
+from typing import TypeVar
 
 from mdlm_lm_eval.tasks import questions, rule_sets
+
+T = TypeVar("T")
 
 PROPER = ("country", "name")
 COMMON = tuple(category for category in questions.load_words() if category not in {*PROPER, "capitalised"})
 #: Names of nonsense rules: classes of words that have nothing in common.
 CLASSES = ("dax", "wug", "blick", "fep", "toma")
 RULES = (*COMMON, *PROPER, "capitalised")
-CAPITALISED_SHARE = 0.15  # share of documents with this rule, which applies to words of all categories
+#: Share of the questions of real rules with a capitalised word among lowercase ones. A third of them ask for it.
+CAPITALISED_SHARE = 0.5
 _PAIR = {one: other for pair in rule_sets.PAIRS for one, other in (pair, pair[::-1])}
 FIXED_PIECES = (
     *("Options: (A) ", "\n\nOptions: (A) ", ", (B) ", ", (C) ", "\nAnswer:[", "].", "Rule: "),
@@ -50,40 +55,41 @@ def nonsense() -> dict[str, tuple[str, ...]]:
     return {name: tuple(words[n :: len(CLASSES)]) for n, name in enumerate(CLASSES)}
 
 
+@cache
+def triples(*, capitalised: bool) -> tuple[tuple[str, str, str], ...]:
+    """All sets of three rules that a question can have, with or without the rule `capitalised`."""
+    found = [
+        triple
+        for triple in combinations(RULES, 3)
+        if not any(_clash(one, other) for one, other in combinations(triple, 2))
+    ]
+    return tuple(triple for triple in found if ("capitalised" in triple) == capitalised)
+
+
+def draw_triple(rng: Random, rule: str = "") -> list[str]:
+    """Draws the rules of a question's options in random order; with `rule`, as such questions have it."""
+    while True:
+        if rule in CLASSES:
+            found = questions.shuffled(CLASSES, rng)[:3]
+        else:
+            found = questions.shuffled(_one_of(triples(capitalised=rng.random() < CAPITALISED_SHARE), rng), rng)
+        if not rule or rule in found:
+            return found
+
+
 def draw_rule(rng: Random, nonsense_share: float) -> str:
-    """Draws the rule of a document."""
+    """Draws the rule of a document: one of a question's three, with equal chances."""
     if rng.random() < nonsense_share:
         return _one_of(CLASSES, rng)
-    return "capitalised" if rng.random() < CAPITALISED_SHARE else _one_of(RULES, rng)
+    return draw_triple(rng)[0]
 
 
-def other_rules(rule: str, rng: Random) -> list[str]:
-    """Draws two other rules for the wrong options of a question of this rule."""
+def word_question(rule: str, order: Sequence[str], rng: Random) -> questions.Question:
+    """Draws a question that is not reserved for tests, with options of the rules `order`, one of which is asked."""
     while True:
-        others = questions.shuffled(CLASSES if rule in CLASSES else RULES, rng)[:2]
-        if not any(_clash(one, other) for one, other in combinations([rule, *others], 2)):
-            return others
-
-
-def training_question(rule: str, rng: Random, others: Callable[[], list[str]] | None = None) -> questions.Question:
-    """Draws a question of the rule that is not reserved for tests.
-
-    `others` returns the two rules of the wrong options of a word rule, in the order of the options; by default, they
-    are drawn.
-    """
-    answer = questions.draw(rng, 3)
-    if rule in questions.DISTRACTOR_RULES:
-        return questions.distractor_question(rule, answer, rng)
-    while True:
-        wrong = others() if others else other_rules(rule, rng)
-        order = [*wrong[:answer], rule, *wrong[answer:]]
-        question = questions.Question(draw_options(order, rng), answer)
+        question = questions.Question(draw_options(order, rng), order.index(rule))
         if not questions.is_reserved_for_tests(question):
             return question
-
-
-def _shuffled_others(rule: str, fixed: list[str] | None, rng: Random) -> list[str]:
-    return questions.shuffled(fixed or other_rules(rule, rng), rng)
 
 
 def draw_options(rules: Sequence[str], rng: Random) -> tuple[str, str, str]:
@@ -108,7 +114,7 @@ def _word(rule: str, rules: Sequence[str], rng: Random) -> str:
     return _one_of(questions.load_words()[rule], rng)
 
 
-def _one_of(items: Sequence[str], rng: Random) -> str:
+def _one_of(items: Sequence[T], rng: Random) -> T:
     return items[questions.draw(rng, len(items))]
 
 
@@ -135,28 +141,25 @@ def question_pieces(question: questions.Question, *, first: bool) -> list[str]:
 
 
 def few_shot(
-    rule: str,
-    n_relevant: int,
-    n_distractors: int,
-    rng: Random,
-    *,
-    named: bool = False,
-    contrastive: bool | None = None,
+    rule: str, n_relevant: int, n_distractors: int, rng: Random, *, named: bool = False, contrastive: bool = False
 ) -> Document:
     """Answered questions of one word rule among answered questions of one number rule, in random order.
 
     `named` puts the word rule's name first; it is an answer if several relevant questions determine it. In a
-    `contrastive` document, all word questions have options of the same three rules, so that only the answers show which
-    rule it is. (False means the same as None, but draws more random numbers. The released weights were trained with
-    None.)
+    `contrastive` document, all word questions have options of the same three rules, as in the suite's sets, so that
+    only the answers show which rule it is. In others the rule is the only one that all of them have.
     """
     distractor = _one_of(questions.DISTRACTOR_RULES, rng)
-    fixed = other_rules(rule, rng) if contrastive else None
+    triple = draw_triple(rng, rule)
     order = questions.shuffled([rule] * n_relevant + [distractor] * n_distractors, rng)
     found, answers = (["Rule: ", rule], [1] if n_relevant > 2 else []) if named else ([], [])
     for one in order:
-        others = None if contrastive is None else partial(_shuffled_others, one, fixed, rng)
-        found += question_pieces(training_question(one, rng, others), first=len(found) <= 2)
+        if one == rule:
+            rules = questions.shuffled(triple, rng) if contrastive else draw_triple(rng, rule)
+            question = word_question(rule, rules, rng)
+        else:
+            question = questions.distractor_question(one, questions.draw(rng, 3), rng)
+        found += question_pieces(question, first=len(found) <= 2)
         if one == rule:
             answers.append(len(found) - 2)
     return Document(found, answers)

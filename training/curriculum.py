@@ -17,7 +17,7 @@ class Stage:
     n_relevant: int = 0  # questions of the document's word rule; 0 means only word facts
     n_distractors: tuple[int, int] = (0, 0)  # the fewest and the most
     named: float = 0.0  # share of batches with documents that begin with the name of their rule
-    contrastive: float = 0.0  # share of contrastive documents, if the training has such documents
+    contrastive: float = 0.0  # share of contrastive documents (see `corpus.few_shot`)
 
 
 STAGES = (
@@ -32,11 +32,8 @@ STAGES = (
 )
 
 
-def documents(stage: Stage, tokens: int, nonsense: float, rng: Random, *, contrastive: bool = False) -> list[Document]:
-    """Few-shot documents of one length: at least 12, and about `tokens` tokens. `nonsense`: share with a nonsense rule.
-
-    With `contrastive`, the stage's share of documents is contrastive (see `corpus.few_shot`).
-    """
+def documents(stage: Stage, tokens: int, nonsense: float, rng: Random) -> list[Document]:
+    """Few-shot documents of one length: at least 12, and about `tokens` tokens. `nonsense`: share with such a rule."""
     named = rng.random() < stage.named
     fewest, most = stage.n_distractors
     n_distractors = fewest + questions.draw(rng, most - fewest + 1)
@@ -44,6 +41,6 @@ def documents(stage: Stage, tokens: int, nonsense: float, rng: Random, *, contra
     found = []
     for _ in range(n_documents):
         rule = corpus.draw_rule(rng, nonsense)
-        is_so = rng.random() < stage.contrastive if contrastive else None
+        is_so = rng.random() < stage.contrastive
         found.append(corpus.few_shot(rule, stage.n_relevant, n_distractors, rng, named=named, contrastive=is_so))
     return found

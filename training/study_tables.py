@@ -1,4 +1,6 @@
-"""Results of the study of masks: tables and figure from the committed answers.
+"""Results of the first study of masks, on seven models: tables and figure from the committed answers.
+
+`study.py` replaces it. Its models were trained with the documents of version 0.4.0's commit 9137ff9c.
 
 python -m training.study_tables            # prints the tables
 python -m training.study_tables --write    # puts them into docs/built_in_model.md, all intervals into CSV files beside
@@ -20,9 +22,13 @@ from matplotlib.figure import Figure
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import Interval, Score, difference, mean_of_seeds, score_of_sets
-from training.study import ANSWERS, MASKS, MEASURES, PRETRAINED, Answers, keys, values
+from training import asking
+from training.asking import MEASURES, Answers
 
 DOCS = Path(__file__).parents[1] / "docs"
+ANSWERS = Path(__file__).parents[1] / "leaderboard/study"
+PRETRAINED = ("plain-0", "plain-1", "plain-2", "plain-3", "plain-4", "contrastive-0", "contrastive-1")
+MASKS = (2, 200)
 #: Ending of a cell's name after the name of its pre-trained model -> name of the stage in tables.
 STAGES = {"": "base", "-sft-0": "SFT", "-sft-ce-tv-0": "CE + TV on SFT", "-sft-ce-0": "CE only on SFT"}
 STAGES |= {"-sft-control-0": "masks, not predicted, on SFT"}
@@ -65,6 +71,21 @@ def read_study(folder: Path = ANSWERS) -> Study:
 def read_records(folder: Path = ANSWERS) -> dict[str, Any]:
     """Name of a cell -> the content of its file."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+@cache
+def keys() -> dict[str, tuple[list[str], str]]:
+    """Task -> the names of its sets, and their right letters."""
+    return {
+        task: ([one.name for one in some], "".join(one.right for one in some))
+        for task, some in asking.asked(n_sets=asking.SETS).items()
+    }
+
+
+def values(answers: Answers, n_masks: int, measure: str) -> dict[str, list[tuple[str, float]]]:
+    """Task -> set and value (0 or 1) of each question."""
+    found = asking.values(answers[str(n_masks)], measure)
+    return {task: [(one.name, value) for one, value in some] for task, some in found.items()}
 
 
 def score(answers: Answers, n_masks: int, measure: str = "as decoded") -> Score:

@@ -9,13 +9,16 @@
 2. The same documents, and longer random walks, with LLaDA's pre-training objective.
 `--lists` trains the built-in model further instead, on the stages of `lists.py`.
 
-Two runs on one machine give the same weights.
+Two runs on one machine give the same weights, also if one was killed and started again.
 """
 
 import argparse
 import json
+import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -30,9 +33,13 @@ from training import corpus, lists
 from training.batches import Batch, Noiser
 from training.curriculum import STAGES, Stage, documents
 from training.model import build_model, logits_at_masks, masked_loss
+from training.muon import Muon
 from training.tokenizer import build_tokenizer
 from training.validation import measure
 from training.walks import random_walk
+
+FEWEST_STEPS, MOST_STEPS = 60, 250  # of a stage
+WALK_STEPS_SAVED = 50  # steps between two checkpoints
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,6 @@ class TrainingOptions:
     block_length: int | None = None  # for block-causal attention; None means full attention
     tokens: int = 3600  # tokens of few-shot documents in a step, besides word facts
     nonsense: float = 0.1  # share of documents with a nonsense rule
-    contrastive: bool = False  # whether some documents have options of the same three rules, as in suite 2.2
     walk_steps: int = 250  # steps of part 2
     walk_length: int = 719  # tokens, without EOS
     validation_sets: int = 48
@@ -58,7 +64,7 @@ class Training:
         others = [p for name, p in model.named_parameters() if p.ndim == 1 or "embed_tokens" in name]
         self.rates = (0.005, 5e-4) if part == "walks" else (0.02, 2e-3)
         self.optimisers = [
-            torch.optim.Muon(matrices, lr=0.02, weight_decay=0.01),
+            Muon(matrices, lr=0.02, weight_decay=0.01),
             torch.optim.AdamW(others, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0),
         ]
         self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
@@ -67,10 +73,11 @@ class Training:
         self.steps = self.tokens = 0
 
     def run(self, stage: Stage) -> None:
-        """Trains 60 to 250 steps, until the running mean of the accuracy reaches that of the stage."""
+        """Trains until the running mean of the accuracy reaches that of the stage, within limits."""
         right, first = 0.0, self.steps
-        while self.steps - first < 60 or (right < stage.accuracy and self.steps - first < 250):
+        while self.steps - first < FEWEST_STEPS or (right < stage.accuracy and self.steps - first < MOST_STEPS):
             right = 0.95 * right + 0.05 * self.step(self.batches(stage))
+        report(stage=stage.name, steps=self.steps, tokens=self.tokens, right=round(right, 3))
 
     def batches(self, stage: Stage, share: float = 1.0) -> list[Batch]:
         """Batches of word facts and of few-shot documents of the stage, with `share` of a step's tokens."""
@@ -78,13 +85,12 @@ class Training:
         facts_masked = self.noiser.answers_masked(facts, 0.5, self.generator)
         if not stage.n_relevant:
             return [facts_masked]
-        n_tokens, contrastive = int(share * self.options.tokens), self.options.contrastive
-        found = documents(stage, n_tokens, self.options.nonsense, self.rng, contrastive=contrastive)
+        found = documents(stage, int(share * self.options.tokens), self.options.nonsense, self.rng)
         return [facts_masked, self.noiser.answers_masked(found, 0.5 if stage.n_relevant > 2 else 0.9, self.generator)]
 
-    def run_among_walks(self) -> None:
+    def run_among_walks(self, n_steps: int) -> None:
         """Trains on the last stage's documents and on random walks."""
-        for _ in range(self.options.walk_steps):
+        for _ in range(n_steps):
             walks = [random_walk(self.options.walk_length, self.rng) for _ in range(2)]
             self.step([self.noiser.everything_masked(walks, self.generator), *self.batches(STAGES[-1], 0.5)])
 
@@ -95,6 +101,26 @@ class Training:
             self.rates = (rate, rate / 10)
             found = lists.batches(stage, self.rng, tokenizer)
             self.step([self.noiser.everything_masked(some, self.generator, answers_alone=True) for some in found])
+
+    def run_all(self, parts: Sequence[Callable[[], None]], checkpoint: Path) -> None:
+        """Runs the parts after those that a killed training has finished, and writes the checkpoint after each."""
+        trained = [self.model, self.average, *self.optimisers]
+        n_done = 0
+        if checkpoint.exists():
+            saved = torch.load(checkpoint, weights_only=False)
+            for one, state in zip(trained, saved["trained"], strict=True):
+                one.load_state_dict(state)
+            self.rng.setstate(saved["rng"])
+            self.generator.set_state(saved["generator"])
+            n_done, self.steps, self.tokens = saved["numbers"]
+        for part in parts[n_done:]:
+            part()
+            n_done += 1
+            state = {"trained": [one.state_dict() for one in trained], "rng": self.rng.getstate()}
+            state |= {"generator": self.generator.get_state(), "numbers": (n_done, self.steps, self.tokens)}
+            unfinished = checkpoint.with_suffix(".part")
+            torch.save(state, unfinished)
+            os.replace(unfinished, checkpoint)
 
     def step(self, batches: list[Batch]) -> float:
         """One optimiser step on the sum of the losses. Returns the accuracy at the last batch's masked tokens."""
@@ -118,25 +144,32 @@ def report(**values: str | float) -> None:
 
 
 def pretrain(options: TrainingOptions, output: Path) -> None:
-    """Trains a model from scratch and writes it to `output`. A killed training continues after the curriculum."""
+    """Trains a model from scratch and writes it to `output`. A killed training continues from its last checkpoint."""
     tokenizer = build_tokenizer()
-    noiser, curriculum = Noiser(tokenizer), output.with_name(f"{output.name}.curriculum")
+    noiser = Noiser(tokenizer)
+    curriculum, checkpoint = (output.with_name(f"{output.name}.{ending}") for ending in ("curriculum", "checkpoint"))
+    output.parent.mkdir(parents=True, exist_ok=True)
     if not (curriculum / "model.safetensors").exists():
         model = build_model(tokenizer, options.block_length, options.seed)
         report(parameters=model.num_parameters(), **asdict(options))
         training = Training(model, noiser, options, "curriculum")
-        for stage in STAGES:
-            training.run(stage)
-            report(stage=stage.name, steps=training.steps, tokens=training.tokens)
+        training.run_all([partial(training.run, stage) for stage in STAGES], checkpoint)
         with whole_folder(curriculum) as folder:
+            tokenizer.save_pretrained(folder)
             cast(Any, training.average.module).save_pretrained(folder)
-    model = LlamaForCausalLM.from_pretrained(curriculum, attn_implementation="float32_sdpa")
+        checkpoint.unlink()
+    checkpoint = checkpoint.with_suffix(".walks")
+    model = LlamaForCausalLM.from_pretrained(curriculum, attn_implementation="plain_sdpa")
     training = Training(model, noiser, options, "walks")
-    training.run_among_walks()
+    lengths = [
+        min(WALK_STEPS_SAVED, options.walk_steps - done) for done in range(0, options.walk_steps, WALK_STEPS_SAVED)
+    ]
+    training.run_all([partial(training.run_among_walks, n) for n in lengths], checkpoint)
     model = training.average.module
     with whole_folder(output) as folder:
         tokenizer.save_pretrained(folder)
         cast(Any, model).save_pretrained(folder)
+    checkpoint.unlink(missing_ok=True)
     report(part=2, steps=training.steps, tokens=training.tokens, **measure(model, noiser, options.validation_sets))
 
 
@@ -144,7 +177,7 @@ def train_on_lists(options: TrainingOptions, output: Path) -> None:
     """Trains the built-in model further on lists."""
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(output)
-    model = LlamaForCausalLM.from_pretrained(model_path(BUILT_IN), attn_implementation="float32_sdpa")
+    model = LlamaForCausalLM.from_pretrained(model_path(BUILT_IN), attn_implementation="plain_sdpa")
     for one in lists.STAGES:
         training = Training(model, Noiser(tokenizer), options, one.name)
         training.run_on_lists(one, tokenizer)
@@ -157,10 +190,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for the model")
     parser.add_argument("--lists", action="store_true", help="train the built-in model further on lists")
-    parser.add_argument("--contrastive", action="store_true", help="also on documents like suite 2.2's")
     for name, value in asdict(TrainingOptions()).items():
-        if name != "contrastive":
-            parser.add_argument(f"--{name}", type=int if value is None else type(value), default=value)
+        parser.add_argument(f"--{name}", type=int if value is None else type(value), default=value)
     arguments = vars(parser.parse_args())
     output, on_lists = arguments.pop("output"), arguments.pop("lists")
     (train_on_lists if on_lists else pretrain)(TrainingOptions(**arguments), output)
