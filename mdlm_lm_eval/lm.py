@@ -163,6 +163,7 @@ class MDLM(HFLM):
         if model is None:
             dtype = loading.pop("torch_dtype", None) or loading.pop("dtype", None)
             loading, processes = checkpoints.device_placement(loading)
+            loading["ignore_weights"] = self.settings.model.ignore_weights
             if (named := self.settings.model.modeling) is not None:
                 model = checkpoints.load_network(name, named, dtype=dtype, **source, **loading)
             else:

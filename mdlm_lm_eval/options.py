@@ -12,6 +12,7 @@ import difflib
 import inspect
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import cache, cached_property
@@ -467,6 +468,9 @@ class ModelOptions(Options):
     )
     mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also="mask_id")
     shift_logits: bool | None = option(None, "whether an unknown model predicts the next position, as Dream does")
+    ignore_weights: str | None = option(
+        None, "leave out unexpected weights, such as further heads, whose whole names this regular expression matches"
+    )
     diffusion_family: str | None = option(None, "family of a checkpoint whose config could be of several")
     cuda_graphs: bool = option(
         True, "on a GPU, run small passes as CUDA graphs if the model can be captured", silent=True
@@ -489,6 +493,11 @@ class ModelOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.ignore_weights is not None:
+            try:
+                re.compile(self.ignore_weights)
+            except re.error as error:
+                raise must_be("ignore_weights", f"a regular expression ({error})", self.ignore_weights) from error
         if self.check is not None and not os.path.isfile(self.check):
             raise OptionError(f"check={self.check}: there is no such file; mdlm-check writes it")
 

@@ -22,7 +22,7 @@ from mdlm_lm_eval.decoding.trace import Event, Filled, as_recorded
 from mdlm_lm_eval.loader import foreign_files, plugins
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.text import ENDINGS
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, shown
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, shown, silent_names
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.registry import package_digest
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
@@ -41,7 +41,7 @@ _IN_EFFECT = ("n_masks", "steps", "block_length", "cache")  # options whose effe
 # The facts about a run that an answer depends on.
 _OF_ANSWERS = """
     mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit
-    prefix_token_id package_version plugins
+    prefix_token_id package_version plugins dtype
 """
 _OF_REQUEST = ("seed", "max_gen_toks")  # options that a task or lm-eval's --seed sets
 # Settings that only say where a model came from, or that the weights show.
@@ -328,7 +328,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         **{name: getattr(lm, name) for name in _OF_MODEL.split()},
         **{
             name: getattr(lm.settings.model, name)
-            for name in ("cache_audit", "preset", "compile", "share_prefix", "modeling")
+            for name in ("cache_audit", "preset", "compile", "share_prefix", "modeling", "ignore_weights")
         },
         "cuda_graphs": lm.denoiser.graphs is not None,
         "shift_logits": lm.denoiser.shift,
@@ -402,6 +402,7 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
     for name in facts["explicit_options"]:
         values = {shown(one["options"][name]) for one in facts["settings"] if name in one["options"]}
         words += [] if name in _IN_EFFECT else [f"{name}={value}" for value in sorted(values)]
+    words += [f"ignore_weights={facts['ignore_weights']}"] if facts["ignore_weights"] else []
     return {
         "settings": ", ".join(words),
         "speed": cost_in_words([{**task["cost"], "requests": task["requests"]} for task in tasks]),
@@ -412,9 +413,9 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
 
 def fingerprint(lm: "MDLM") -> dict[str, Any]:
     """Returns everything that an answer to a request depends on, in a flat dictionary."""
-    facts = provenance(lm)
+    facts, silent = provenance(lm), silent_names()
     return {
-        **{f"decoding {name}": value for name, value in facts["decoding"].items()},
+        **{f"decoding {name}": value for name, value in facts["decoding"].items() if name not in silent},
         **{f"likelihood {name}": value for name, value in facts["likelihood"].items()},
         **{name: facts[name] for name in _OF_ANSWERS.split()},
         # A task's sampling options count only if the user did not set them.

@@ -40,6 +40,8 @@ class RequestCache:
             filled = "was not filled by --model mdlm with this package"
             if found is not None:
                 pairs = {name: (found.get(name, "not set"), wanted.get(name, "not set")) for name in found | wanted}
+                if len({*pairs.get("dtype", ())}) == 2:  # in which the same weights are other numbers
+                    del pairs["weights"]
                 changes = [f"{name} was {old} and is {new}" for name, (old, new) in sorted(pairs.items()) if old != new]
                 filled = f"was filled with another model or other options ({'; '.join(changes)})"
             raise OptionError(

@@ -42,6 +42,7 @@ from mdlm_lm_eval.options import (
     parse_whole,
     parsed,
     shown,
+    silent_names,
     unknown_option,
 )
 from mdlm_lm_eval.record import Answer, RunRecord, facts_of_run
@@ -483,7 +484,8 @@ class MDLMServer(LocalCompletionsAPI):
         if cache_hook.dbdict is not None:
             facts = {"engine": self.engine, "version": self.version, "model": self.model, "max_length": self.max_length}
             facts |= {"plugins": loader.plugins()}
-            options = {f"decoding {name}": value for name, value in self._effective(self.settings.decoding).items()}
+            effective, silent = self._effective(self.settings.decoding), silent_names()
+            options = {f"decoding {name}": value for name, value in effective.items() if name not in silent}
             self.request_cache = RequestCache(cache_hook.dbdict, facts | options)
             self.record = self.request_cache.record or self.record
 

@@ -38,6 +38,10 @@ def test_a_cache_answers_only_for_the_same_model_and_options(checkpoint: Path, t
     assert same.denoiser.forward_passes == 0
     with pytest.raises(OptionError, match=r"decoding n_masks was 2 and is 3.*name a new path"):
         CachingLM(MDLM(str(checkpoint), device="cpu", n_masks=3), path)
+    silent = MDLM(str(checkpoint), device="cpu", n_masks=2, early_exit=False, trace=True)
+    assert CachingLM(silent, path).generate_until(requests) == first
+    with pytest.raises(OptionError, match=r"options \(dtype was 'float32' and is 'bfloat16'\); name a new path"):
+        CachingLM(MDLM(str(checkpoint), device="cpu", n_masks=2, dtype="bfloat16"), path)
     other = tiny_tokenizer()
     other.add_tokens(["new"])
     with pytest.raises(OptionError, match="vocabulary was"):

@@ -28,13 +28,15 @@ def load_denoiser(
     mask_token_id: int | None = None,
     shift_logits: bool | None = None,
     block_length: int | None = None,
+    ignore_weights: str | None = None,
     **from_pretrained_kwargs: Any,
 ) -> Denoiser:
     """The denoiser of a checkpoint. The tokenizer is read only if the config does not name the mask token.
 
     pretrained: a hub id, a folder, or the name of a model that comes with the package. dtype: the checkpoint's own by
     default. diffusion_family: the family, if the config does not name it. block_length: replaces that of a block
-    diffusion model. from_pretrained_kwargs: for transformers. Raises OptionError, before weights are read, for a
+    diffusion model. ignore_weights: a regular expression of the whole names of unexpected weights to leave out.
+    from_pretrained_kwargs: for transformers. Raises OptionError, before weights are read, for a
     checkpoint that is no masked diffusion model or that names no mask token.
     """
     if shift_logits not in (True, False, None):
@@ -68,6 +70,7 @@ def load_denoiser(
         subfolder=subfolder,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
+        ignore_weights=ignore_weights,
         **from_pretrained_kwargs,
     )
     if peft is not None:

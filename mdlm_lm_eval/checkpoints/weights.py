@@ -1,6 +1,8 @@
 """Loads weights into transformers' classes, or into the authors' own network for guests that need it."""
 
 import hashlib
+import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from mdlm_lm_eval.families.remote import offered_class
 from mdlm_lm_eval.loader import Foreign, load_foreign
 from mdlm_lm_eval.options import OptionError, dtype_name
 
+logger = logging.getLogger(__name__)
+
 _NAMES_SHOWN = 5
 _DIGESTED_BYTES = 2**20
 
@@ -32,10 +36,12 @@ def load_model(
     subfolder: str = "",
     dtype: str | torch.dtype | None = None,
     trust_remote_code: bool = False,
+    ignore_weights: str | None = None,
     **from_pretrained_kwargs: Any,
 ) -> PreTrainedModel:
     """The model of `config` with the checkpoint's weights, in evaluation mode.
 
+    ignore_weights: a regular expression of the whole names of unexpected weights to leave out.
     from_pretrained_kwargs: for transformers (device_map, quantization_config, attn_implementation, tp_plan, ...).
     Raises OptionError for weights that are missing, unexpected, or of another shape.
     """
@@ -68,7 +74,7 @@ def load_model(
         name for name in info["unexpected_keys"] if not any(unused in name for unused in family.unused_weights)
     }
     refuse_weights(pretrained, "missing", set(info["missing_keys"]))
-    refuse_weights(pretrained, "unexpected", unexpected)
+    refuse_unexpected(pretrained, unexpected, ignore_weights)
     refuse_weights(pretrained, "of another shape than its config says", {name for name, *_ in info["mismatched_keys"]})
     if conversions:
         model.__class__ = type(model).__base__
@@ -92,6 +98,7 @@ def load_network(
     subfolder: str,
     trust_remote_code: bool,
     dtype: str | torch.dtype | None,
+    ignore_weights: str | None = None,
     device_map: Mapping[str, Any] | None = None,
     attn_implementation: str | None = None,
 ) -> Any:
@@ -117,7 +124,7 @@ def load_network(
     folder = pretrained
     if not Path(pretrained).is_dir():
         folder = snapshot_download(pretrained, revision=revision, allow_patterns=["*.safetensors"])
-    _load_weights(network, Path(folder, subfolder), pretrained)
+    _load_weights(network, Path(folder, subfolder), pretrained, ignore_weights)
     return network.eval()
 
 
@@ -132,22 +139,33 @@ def _class_of(published: Mapping[str, Any], pretrained: str, named: str, revisio
     return Foreign(get_class_from_dynamic_module(offered[kind], pretrained, revision=revision), None, None)
 
 
-def _load_weights(network: torch.nn.Module, folder: Path, pretrained: str) -> None:
+def _load_weights(network: torch.nn.Module, folder: Path, pretrained: str, ignore_weights: str | None) -> None:
     missing, unexpected = {*network.state_dict()}, set()
     for file in sorted(folder.glob("*.safetensors")):
         loaded = load_file(file)
         unexpected |= {*network.load_state_dict(loaded, strict=False).unexpected_keys}
         missing -= loaded.keys()
     refuse_weights(pretrained, "missing", missing)
-    refuse_weights(pretrained, "unexpected", unexpected)
+    refuse_unexpected(pretrained, unexpected, ignore_weights)
 
 
-def refuse_weights(pretrained: str, what: str, names: set[str]) -> None:
-    """Raises OptionError if there are such weights. `what`: what is wrong with them."""
+def refuse_unexpected(pretrained: str, names: set[str], ignore_weights: str | None) -> None:
+    """Raises OptionError if there are unexpected weights that `ignore_weights` does not match. Names those it does."""
+    ignored = {name for name in names if ignore_weights is not None and re.fullmatch(ignore_weights, name)}
+    if ignored:
+        logger.warning("ignore_weights=%s leaves out %s", ignore_weights, ", ".join(sorted(ignored)))
+    elif ignore_weights is not None:
+        logger.warning("ignore_weights=%s matches no unexpected weight", ignore_weights)
+    hint = "; if the model needs none of them, leave them out by ignore_weights=REGEX"
+    refuse_weights(pretrained, "unexpected", names - ignored, hint)
+
+
+def refuse_weights(pretrained: str, what: str, names: set[str], hint: str = "") -> None:
+    """Raises OptionError if there are such weights. `what`: what is wrong with them. `hint`: what to do."""
     if names:
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         listed = ", ".join(sorted(names)[:_NAMES_SHOWN])
-        raise OptionError(f"pretrained={pretrained}: weights {what}: {listed}{more}")
+        raise OptionError(f"pretrained={pretrained}: weights {what}: {listed}{more}{hint}")
 
 
 def files_digest(checkpoint: str, subfolder: str = "") -> str | None:
