@@ -15,6 +15,7 @@ from typing import Any
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.options import OptionError, did_you_mean, unknown_option
+from mdlm_lm_eval.results.printable import printable
 
 _STOPPED, _PIPE_CLOSED = 130, 141  # a shell's exit codes for SIGINT and SIGPIPE
 LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's default seeds: Python, numpy, torch, few-shot samples
@@ -107,7 +108,7 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
                 distributed.destroy_process_group()
         sys.stdout.flush()
     except OptionError as error:
-        sys.stderr.write(f"{command}: {error}\n")
+        sys.stderr.write(printable(f"{command}: {error}\n", keep="\n"))
         sys.exit(2)
     except BrokenPipeError:
         # Nobody reads the output any more. Without this, the rest of it would fail again when Python ends.

@@ -16,11 +16,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import cache, cached_property
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from mdlm_lm_eval.registry import CACHES, ROW_DECODERS, SAMPLERS, UNMASKING, Registry, guest_of
+from mdlm_lm_eval.results.files import UnusableFile, read_json
+from mdlm_lm_eval.results.redaction import redacted_value
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.registry import Sampler
@@ -500,6 +502,13 @@ class ModelOptions(Options):
                 raise must_be("ignore_weights", f"a regular expression ({error})", self.ignore_weights) from error
         if self.check is not None and not os.path.isfile(self.check):
             raise OptionError(f"check={self.check}: there is no such file; mdlm-check writes it")
+        if self.check is not None:
+            from mdlm_lm_eval.results.recorded import CHECK_RECORD, check_types  # takes long to import
+
+            try:
+                check_types(read_json(Path(self.check)), CHECK_RECORD)
+            except UnusableFile as error:
+                raise OptionError(f"check={self.check}: the file {error}; mdlm-check writes one") from error
 
 
 def options_of(*registries: Registry[Any]) -> dict[str, Option]:
@@ -609,7 +618,7 @@ def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
 
 def must_be(name: str, what: str, value: object) -> OptionError:
     """Returns the error for a value that cannot be used: "n_masks must be auto or a whole number from 1, not -1"."""
-    return OptionError(f"{name} must be {what}, not {shown(value)}")
+    return OptionError(f"{name} must be {what}, not {shown(redacted_value(name, value))}")
 
 
 def shown(value: object) -> str:
@@ -647,7 +656,7 @@ def check_names(what: str, given: Mapping[str, object], known: Iterable[str]) ->
 
 def unknown_option(what: str, name: object, value: object, known: Iterable[str]) -> OptionError:
     """Returns the error for an unknown name; it names the nearest known one."""
-    names = sorted(known)
+    names, value = sorted(known), redacted_value(str(name), value)
     hint = did_you_mean(str(name), names) or f"nearest is {difflib.get_close_matches(str(name), names, cutoff=0)[0]}"
     return OptionError(f"unknown {what} {shown(name)}" + (f"={shown(value)}" if value != "" else "") + f"; {hint}")
 

@@ -493,10 +493,15 @@ class MDLMServer(LocalCompletionsAPI):
 def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
     if not base_url:
         raise OptionError("base_url is not set; name the server's address, such as http://localhost:8000")
-    if urlsplit(base_url).scheme not in ("http", "https"):
+    try:
+        address = urlsplit(base_url)
+    except ValueError:
+        address = urlsplit("")
+    if address.scheme not in ("http", "https"):
         raise must_be("base_url", "an address such as http://localhost:8000", base_url)
     secrets = [name for name in _SECRETS if arguments.get(name) is not None]
-    secrets += ["a password in base_url"] if urlsplit(base_url).password else []
+    secrets += ["a name or password in base_url"] if "@" in address.netloc else []
+    secrets += ["a query in base_url"] if "?" in base_url or "#" in base_url else []
     if secrets:
         raise OptionError(
             f"{secrets[0]} does not work with --model mdlm-server: results would show it; set OPENAI_API_KEY"

@@ -19,6 +19,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.in_words import check_in_words
 from tests import commands
+from tests.leaderboard_files import gsm8k_file, write
 
 ROOT = Path(__file__).parents[1]
 FILES = ROOT / "tests" / "authors"
@@ -226,6 +227,13 @@ def test_the_command_refuses_it_before_anything_is_loaded(words: tuple[str, ...]
 def test_a_check_that_is_not_there_is_refused() -> None:
     with pytest.raises(OptionError, match=r"check=nowhere\.json: there is no such file"):
         MDLM(check="nowhere.json")
+
+
+@pytest.mark.parametrize("content", [gsm8k_file(), {}, {"applies_to": {}, "verdict": None}, "{"])
+def test_a_check_that_is_no_record_of_one_is_refused(tmp_path: Path, content: Any) -> None:
+    path = write(tmp_path, a=content) / "a.json"
+    with pytest.raises(OptionError, match=r"a\.json: the file (differs|cannot be read).*; mdlm-check writes one"):
+        MDLM(check=str(path))
 
 
 def test_the_record_beside_the_authors_files_holds_no_fault() -> None:

@@ -192,17 +192,6 @@ def test_what_is_not_significant_is_a_figure_and_no_finding(tmp_path: Path) -> N
         assert absent not in figure + page.text, "keys explain what is there"
 
 
-def test_text_from_files_is_shown_and_never_run(tmp_path: Path) -> None:
-    bad = "<script>alert(1)</script>"
-    write(tmp_path / "r", a=suite_file(pretrained=bad), b=suite_file(n_masks=2, pretrained=bad))
-    assert main(["build", str(tmp_path / "r"), "--output", str(tmp_path / "site")]) == 0
-    html = (tmp_path / "site" / "index.html").read_text()
-    assert bad not in html
-    assert "&lt;script&gt;alert(1)" in html
-    assert html.count("<script>") == 1
-    assert "default-src &#39;none&#39;" in html or "default-src 'none'" in html
-
-
 def test_submitted_rows_are_told_from_measured_ones(tmp_path: Path) -> None:
     write(tmp_path / "r", mine=suite_file())
     write(tmp_path / "r" / "submitted" / "theirs", a=suite_file(pretrained="other/model", weights="b"))

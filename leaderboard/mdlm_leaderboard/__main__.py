@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.command_line import ending_well, parser_of, refuse_rest
+from mdlm_lm_eval.results.printable import printable
 
 _COMMAND = "mdlm-leaderboard"
 _EXAMPLE = """examples:
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return int(options.run(options))
         except UnusableFile as error:
-            print(f"{_COMMAND}: {error}", file=sys.stderr)
+            print(printable(f"{_COMMAND}: {error}"), file=sys.stderr)
             return 1
 
 
@@ -86,10 +87,11 @@ def _build(options: argparse.Namespace) -> int:
 
     board = build(options.results, options.output, options.title, options.published, options.samples, options.baseline)
     for path, reason in board.scores.refused:
-        print(f"not used: {path}: {reason}", file=sys.stderr)
+        print(printable(f"not used: {path}: {reason}"), file=sys.stderr)
     for section in board.sections:
         if section.why_apart:
-            print(f"set apart: {section.title} ({len(section.rows)}): {section.why_apart}", file=sys.stderr)
+            words = f"set apart: {section.title} ({len(section.rows)}): {section.why_apart}"
+            print(printable(words), file=sys.stderr)
     rows = sum(len(section.rows) for section in board.sections)
     print(f"{rows} row{'s' * (rows != 1)} in {options.output / 'index.html'} and {options.output / 'LEADERBOARD.md'}")
     return int(options.strict and bool(board.scores.refused))
@@ -98,14 +100,14 @@ def _build(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.show import show
 
-    print("\n".join(show(options.file)))
+    print("\n".join(map(printable, show(options.file))))
     return 0
 
 
 def _compare(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.compare import compare
 
-    print("\n\n".join(compare(options.first, options.second, options.cluster)))
+    print(printable("\n\n".join(compare(options.first, options.second, options.cluster)), keep="\n"))
     return 0
 
 
@@ -125,16 +127,16 @@ def _validate(options: argparse.Namespace) -> int:
     found = {file: problems_of(file) for file in files} or {path: ["holds no *.json file"] for path in options.paths}
     for file, problems in found.items():
         for problem in problems:
-            print(f"{file}: {problem}", file=sys.stderr)
+            print(printable(f"{file}: {problem}"), file=sys.stderr)
         if not problems:
-            print(f"{file}: ok")
+            print(printable(f"{file}: ok"))
     return int(any(found.values()))
 
 
 def _audit(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.audit import audit
 
-    print(audit(options.file, options.include_path))
+    print(printable(audit(options.file, options.include_path), keep="\n"))
     return 0
 
 

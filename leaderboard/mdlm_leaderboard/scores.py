@@ -169,9 +169,8 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
     found = Counter(task.group for task in used.values())
     partial = {name for name, task in used.items() if found[task.group] < len(task_names())}
     for name in used:
-        score = file.tasks[name].metrics.get(SUITE_METRIC)
-        if score is None or not 0 <= score <= 1:
-            raise UnusableFile(f"has exact_match={score} for {name!r}; it must be a number from 0 to 1")
+        if SUITE_METRIC not in file.tasks[name].metrics:
+            raise UnusableFile(f"has no exact_match for {name!r}")
     lines: list[dict[str, Any]] = []
     unread: list[str] = []
     for row in rows_of(file, scores_by_question(file, unread)):

@@ -12,7 +12,10 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+
+from mdlm_lm_eval.results.printable import printable
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish. Yellow is left out, since it is too light on
 # white, and black is replaced by dark grey.
@@ -74,6 +77,8 @@ def log_axis(axes: Axes, ticks: Sequence[float] | None = None) -> None:
 def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Writes `path` as SVG and PNG, in this order, and returns the files."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for text in figure.findobj(Text):
+        text.set_text(printable(text.get_text(), keep="\n"))  # an SVG may hold no control characters
     figure.draw_without_rendering()  # ticks depend on the layout, and the layout on the widths of ticks
     files = [path.parent / f"{path.name}{suffix}" for suffix in _METADATA]
     for file, metadata in zip(files, _METADATA.values(), strict=True):

@@ -9,17 +9,51 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+MOST_BYTES = 2**28  # of a file, or of a line of samples: as objects, they can take twenty times as much memory
+DEEPEST = 100  # lists and mappings in each other: Python's own functions end at some hundred
+
 
 class UnusableFile(ValueError):
     """A file that cannot be used; the message is one sentence without the file's name."""
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises UnusableFile if it cannot be read or is cut off."""
+    """The content of a JSON file. Raises UnusableFile if it cannot be read, is too large or too deep, or is cut off."""
+    check_regular(path)
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        with path.open("rb") as file:
+            return parsed_json(file.read(MOST_BYTES + 1))
+    except OSError as error:
         raise UnusableFile(f"cannot be read as JSON ({error})") from error
+
+
+def parsed_json(text: bytes) -> Any:
+    """The value of JSON text. Raises UnusableFile if the text is too large, too deep or no JSON."""
+    if len(text) > MOST_BYTES:
+        raise UnusableFile(f"has more than {MOST_BYTES >> 20} MiB")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnusableFile(f"cannot be read as JSON ({error})") from error
+    inside = [content] if isinstance(content, dict | list) else []
+    for _ in range(DEEPEST):
+        values = (one.values() if isinstance(one, dict) else one for one in inside)
+        inside = [one for several in values for one in several if isinstance(one, dict | list)]
+    if inside:
+        raise UnusableFile(f"has more than {DEEPEST} lists and mappings in each other")
+    return content
+
+
+def check_regular(path: Path) -> None:
+    """Raises UnusableFile for pipes, devices and loops of links, which cannot be read to an end, and for folders."""
+    if os.path.lexists(path) and not path.is_file():
+        raise UnusableFile("is no regular file")
+
+
+def check_inside(path: Path, folder: Path) -> None:
+    """Raises UnusableFile if `path` is a link, or below a link, to a file outside `folder`."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise UnusableFile("is a link to a file outside its folder")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -11,8 +11,9 @@ import pandas as pd
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, defaults_of, silent_names
 from mdlm_lm_eval.results.decomposition import decomposition_of
-from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.files import UnusableFile, check_inside
 from mdlm_lm_eval.results.in_words import check_in_words, longer_in_words
+from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.recorded import LARGEST
 from mdlm_lm_eval.results.result_file import (
     OLD_SAMPLER,
@@ -82,7 +83,7 @@ def load(folder: str | Path) -> pd.DataFrame:
     """
     files, left_out = read_folder(Path(folder))
     for name, reason in left_out.items():
-        warnings.warn(f"{name} is left out: it {reason}", stacklevel=2)
+        warnings.warn(printable(f"{name} is left out: it {reason}"), stacklevel=2)
     if not files:
         what = "holds no usable result file (*.json of lm-eval)" if Path(folder).exists() else "does not exist"
         raise OptionError(f"{folder} {what}")
@@ -93,8 +94,9 @@ def read_folder(folder: Path, *, leave_out: Path | None = None) -> tuple[list[Re
     """All result files under `folder`, named by their paths below it, and the reason why each other cannot be used."""
     files, left_out = [], {}
     for path in find_result_files(folder, leave_out=leave_out):
-        name = path.relative_to(folder).as_posix()
+        name = printable(path.relative_to(folder).as_posix())
         try:
+            check_inside(path, folder)
             files.append(read_result_file(path, name))
         except UnusableFile as error:
             left_out[name] = str(error)

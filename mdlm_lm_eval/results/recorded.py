@@ -113,6 +113,15 @@ class Check(TypedDict, total=False):
     noise_floor: NoiseFloor | None
 
 
+class CheckRecord(TypedDict):
+    """The file of `mdlm-check` that a run may name; `applies_to` are the facts that it holds for."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    applies_to: dict[str, Any]
+    verdict: str
+    noise_floor: NotRequired[dict[str, Any] | None]
+
+
 class Plugin(TypedDict):
     """A file of others that was registered."""
 
@@ -223,7 +232,7 @@ class Answered(Sample, total=False):
     resps: Required[list[list[Any]]]
 
 
-RECORDED = TypeAdapter(Recorded)
+RECORDED, CHECK_RECORD = TypeAdapter(Recorded), TypeAdapter(CheckRecord)
 SAMPLES, ANSWERED = TypeAdapter(list[Sample]), TypeAdapter(list[Answered])
 
 

@@ -23,6 +23,11 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # `name=value`, `"name": value` and `--name value`, up to the value; a quoted value ends at its quote. A key that does
 # not match is not tried again from its later letters, since a text may be one long word.
 _NAME = re.compile(r"""--(?P<flag>[A-Za-z][\w-]*)\s+|(?<![A-Za-z])(?P<key>[A-Za-z][\w.-]*+)\\?["']?\s*[=:]\s*""")
+# Values of headers are secret under any name. One without quotes or brackets ends at a comma or at a flag.
+_HEADERS = frozenset(("header", "headers"))
+_HEADER = re.compile(
+    r"""\{(?:\\?"(?:[^"\\]|\\[^"])*+\\?"|'[^']*'|\{[^{}]*\}|[^{}"'\\])*+\}|(?![\[{"'\\])[^,"'\n]*?(?=\s--|[,"'\n]|$)"""
+)
 _VALUE = re.compile(
     r"""\\?"[^"]*"|\\?'[^']*'|\[[^\]]*\]|\{[^}]*\}|(?:(?:Basic|Bearer|Digest|Token)\s+)?[^\s,;&"'{}\[\]()]+""",
 )
@@ -45,7 +50,7 @@ _HOME = re.compile(
 def redacted(content: Any) -> Any:
     """The same JSON with "(removed)" for every secret, and `~` for home directories.
 
-    Secrets are the values of keys such as `token`, `api_key` or `password`, in mappings and inside strings
+    Secrets are the values of keys such as `token`, `api_key`, `password` or `headers`, in mappings and inside strings
     (`name=value`, `--name value`, JSON), strings that look like a token (`hf_...`, `sk-...`, `Bearer ...`), and the
     credentials and queries of URLs. Keys of vocabularies (`mask_token_id`, `think_end_token`) and answers stay.
     """
@@ -54,11 +59,12 @@ def redacted(content: Any) -> Any:
     if isinstance(content, list):
         return [redacted(one) for one in content]
     if isinstance(content, dict):
-        return {_of_text(key): _of_value(key, value) for key, value in content.items()}
+        return {_of_text(key): redacted_value(key, value) for key, value in content.items()}
     return content
 
 
-def _of_value(key: str, value: Any) -> Any:
+def redacted_value(key: str, value: Any) -> Any:
+    """The value that a mapping has under this key, as `redacted` would return it."""
     if key in _ANSWERS and isinstance(value, list | dict):  # `trace` is also an option
         return value
     is_empty = value is None or isinstance(value, bool) or value == ""  # the presence of a token is no secret
@@ -73,6 +79,7 @@ def _is_secret(key: str) -> bool:
     before = words[-2] if len(words) > 1 else ""
     return (
         not _ALWAYS_SECRET.isdisjoint(words)
+        or words[-1] in _HEADERS
         or (words[-1] == "token" and before not in _OF_VOCABULARY)
         or (words[-1] == "key" and before in _KEYS)
     )
@@ -90,8 +97,11 @@ def _of_text(text: str) -> str:
 def _without_named(text: str) -> str:
     parts, end = [], 0
     for found in _NAME.finditer(text):
-        is_secret = found.start() >= end and _is_secret(found["flag"] or found["key"])
-        if is_secret and (value := _VALUE.match(text, found.end())):
+        name = found["flag"] or found["key"]
+        if found.start() < end or not _is_secret(name):
+            continue
+        is_header = name.lower().endswith((*_HEADERS,))
+        if value := (is_header and _HEADER.match(text, found.end())) or _VALUE.match(text, found.end()):
             parts += [text[end : found.end()], REMOVED]
             end = value.end()
     return "".join([*parts, text[end:]])

@@ -1,6 +1,7 @@
 """lm-eval's result files: finds them, and reads one into a `ResultFile`. All commands read them here."""
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +12,11 @@ from typing import Any
 
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
+from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.recorded import LARGEST, RECORDED, Ranges, check_types
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.statistics import Interval, Score, answers_in
+from mdlm_lm_eval.results.suite import SUITE_METRIC, suite_task
 
 logger = logging.getLogger(__name__)
 
@@ -163,19 +166,19 @@ class ResultFile:
 def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:
     """All `*.json` files under `folder`, sorted, except hidden ones and those under `leave_out`."""
     found = [path for path in folder.rglob("*.json") if "/." not in f"/{path.relative_to(folder).as_posix()}"]
-    return sorted(path for path in found if not (leave_out and path.resolve().is_relative_to(leave_out)))
+    return sorted(path for path in found if not (leave_out and Path(os.path.realpath(path)).is_relative_to(leave_out)))
 
 
 def read_chosen_file(path: Path) -> ResultFile:
     """Reads a result file, or the newest one in a folder. Raises UnusableFile, which names the file."""
     if not path.exists():
         raise UnusableFile(f"{path} does not exist")
-    files = find_result_files(path) if path.is_dir() else [path]
+    files = [file for file in find_result_files(path) if file.is_file()] if path.is_dir() else [path]
     if not files:
         raise UnusableFile(f"{path} holds no result file")
     newest = max(files, key=lambda file: file.stat().st_mtime)
     if len(files) > 1:
-        logger.warning("%s is the newest of %d files in %s", newest, len(files), path)
+        logger.warning("%s is the newest of %d files in %s", printable(str(newest)), len(files), path)
     try:
         return read_result_file(newest)
     except UnusableFile as error:
@@ -272,6 +275,10 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
         before = options.pop(OLD_SAMPLER)
         options["sampler"] = "auto" if before == "none" else before
     requests = {"requests": recorded["requests"]} if "requests" in recorded else {}
+    metrics = _metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {}))
+    score = metrics["metrics"].get(SUITE_METRIC, 0)
+    if suite_task(name) and not 0 <= score <= 1:
+        raise UnusableFile(f"has exact_match={score} for {name!r}; it must be a number from 0 to 1")
     return TaskResult(
         name=name,
         version=str(content["versions"][name]),
@@ -289,7 +296,7 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
         longer_continuations=recorded.get("longer_continuations", 0),
         first_token=recorded.get("first_token") or {},
         endings=recorded.get("endings", {}),
-        **_metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {})),
+        **metrics,
     )
 
 

@@ -1,7 +1,6 @@
 """Reads answers to single questions from the files of lm-eval's `--log_samples` (also compressed, `.jsonl.gz`)."""
 
 import gzip
-import json
 import os
 import re
 import zlib
@@ -14,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.files import MOST_BYTES, UnusableFile, check_inside, check_regular, parsed_json
 from mdlm_lm_eval.results.recorded import LARGEST, SAMPLES, check_types
 from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.suite import SUITE_METRIC, suite_task
@@ -26,6 +25,7 @@ Answers = Mapping[str, Mapping[str, Mapping[Question, float]]]  # task -> `metri
 # The cluster of a question (or the question itself if it has none), and its score.
 Answer = tuple[Hashable, float]
 
+_MOST_BYTES = 2**31  # of all lines; 500 prompts of 128,000 tokens have half as many
 _NOTHING = frozenset(("", "[invalid]", "None"))
 
 
@@ -45,12 +45,22 @@ def samples_paths(result: Path, tasks: Iterable[str]) -> dict[str, Path]:
 
 
 def read_samples(path: Path, types: TypeAdapter[Any] = SAMPLES) -> list[dict[str, Any]]:
-    """The lines of a file of samples. Raises UnusableFile if it is cut off, or a line has other types."""
+    """The lines of a file of samples.
+
+    Raises UnusableFile if it is no regular file of its folder, is too large or cut off, or a line has other types.
+    """
+    left, samples = _MOST_BYTES, []
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-            samples = [json.loads(line) for line in lines]
+        check_regular(path)
+        check_inside(path, path.parent)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            while line := file.readline(MOST_BYTES + 1):
+                left -= len(line)
+                if left < 0:
+                    raise UnusableFile(f"has more than {_MOST_BYTES >> 20} MiB")
+                samples.append(parsed_json(line))
         check_types(samples, types)
-    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:  # UnusableFile, too
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # UnusableFile, too
         raise UnusableFile(f"has samples that cannot be read: {path.name!r} ({error})") from error
     return samples
 

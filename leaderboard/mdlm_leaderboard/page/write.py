@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mdlm_leaderboard.board import Board, Estimate, Row, Section, at_most, change, first_token_share
@@ -19,6 +19,7 @@ from mdlm_leaderboard.scores import command_of
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
 from mdlm_lm_eval.results.markdown import aligned
+from mdlm_lm_eval.results.printable import in_markdown, printable
 from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.statistics import Score, against
 
@@ -74,7 +75,7 @@ def write_page(
 
 def markdown(board: Board, findings: Iterable[str] = (), baseline: str = "") -> str:
     """The board as Markdown tables, for GitHub."""
-    template = _environment().get_template("LEADERBOARD.md.jinja")
+    template = _environment(_for_markdown).get_template("LEADERBOARD.md.jinja")
     return template.render(board=board, findings=findings, wanted=baseline, against=against, **_words(board))
 
 
@@ -92,13 +93,30 @@ def _words(board: Board) -> dict[str, Any]:
 
 
 @cache
-def _environment() -> Environment:
-    """Compiles each template once, which takes most of a second."""
-    loader = PackageLoader("mdlm_leaderboard", "page")
-    escaped = select_autoescape(["html.jinja"])
-    return Environment(
-        loader=loader, autoescape=escaped, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+def _environment(finalize: Callable[[Any], Any]) -> Environment:
+    """Compiles each template once, which takes most of a second.
+
+    `finalize` takes every value that a template shows. What is no Markup after that is escaped as HTML, in every
+    template: macros are Markup themselves, so that a template that did not escape would vouch for its values.
+    """
+    environment = Environment(
+        loader=PackageLoader("mdlm_leaderboard", "page"),
+        autoescape=True,
+        finalize=finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters |= {"finalize": finalize, "one_line": printable}
+    return environment
+
+
+def _for_html(value: Any) -> Any:
+    return printable(value, keep="\n\t") if type(value) is str else value
+
+
+def _for_markdown(value: Any) -> Markup:
+    return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))
 
 
 def render(name: str, path: Path, **content: Any) -> None:
@@ -108,7 +126,7 @@ def render(name: str, path: Path, **content: Any) -> None:
     )
     ours = {"style": Markup(style), "script": Markup(script)}  # are not escaped, since they are files of this folder
     hashes = {"style_hash": _hash(style), "script_hash": _hash(script)}
-    html = _environment().get_template(f"{name}.html.jinja").render(**ours, **hashes, **content)
+    html = _environment(_for_html).get_template(f"{name}.html.jinja").render(**ours, **hashes, **content)
     path.write_text(html, encoding="utf-8")
 
 
