@@ -12,6 +12,7 @@ from mdlm_lm_eval.results.printable import printable
 _COMMAND = "mdlm-leaderboard"
 _EXAMPLE = """examples:
   mdlm-leaderboard build results/ --output_path site/
+  mdlm-leaderboard report results/ --output_path report/
   mdlm-leaderboard show results/my-model/results_2026-01-31T12-00-00.json
   mdlm-leaderboard compare before/results_2026-01-31T12-00-00.json after/results_2026-02-01T12-00-00.json
   mdlm-leaderboard samples before/ after/ --output_path page/
@@ -55,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
         "--samples", action="store_true", help="also pages of single questions (lm_eval's --log_samples)"
     )
     build.add_argument("--strict", action="store_true", help="exit with 1 if any file or score is not used")
+    report = command(_report, "the paper's claims about the models of a folder: verdicts, figures, page")
+    report.add_argument("results", type=Path, help="folder of mdlm-sweep --config paper, or of some of its recipes")
+    report.add_argument("--output_path", "--output", help="folder for page, figures, Markdown and JSON", **folder)
     show = command(_show, "one result in a few lines: score, settings in effect, speed, audit, file")
     show.add_argument("file", type=Path, metavar="PATH", help="an lm-eval result file, or a folder: its newest one")
     by_question = "With the files of lm_eval's --log_samples beside the results, questions are compared one by one."
@@ -95,6 +99,15 @@ def _build(options: argparse.Namespace) -> int:
     rows = sum(len(section.rows) for section in board.sections)
     print(f"{rows} row{'s' * (rows != 1)} in {options.output / 'index.html'} and {options.output / 'LEADERBOARD.md'}")
     return int(options.strict and bool(board.scores.refused))
+
+
+def _report(options: argparse.Namespace) -> int:
+    from mdlm_leaderboard.report.write import write_report
+
+    for one in write_report(options.results, options.output):
+        print(f"{one.model.title}: {' '.join(one.findings)}")
+    print(f"written: {options.output / 'index.html'}")
+    return 0
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ for all claims that a run declares, so that in at most 5% of reports any verdict
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -104,18 +104,20 @@ def digest() -> str:
     return hashlib.sha256(_TABLE.read_bytes()).hexdigest()
 
 
-def decide(evidence: Mapping[str, Evidence]) -> dict[str, Verdict]:
-    """The verdicts on all claims that a run declares: name -> evidence, also of claims that turn out to be untestable.
+def decide(evidence: Mapping[str, Evidence], declared: Collection[str] = ()) -> dict[str, Verdict]:
+    """The verdicts on claims: name -> evidence, also of claims that turn out to be untestable.
 
-    Verdicts depend on the set of declared claims, which is fixed before answers are seen.
+    declared: all claims of the run, as planned before answers were seen; Holm's method corrects for them, whether they
+        have evidence yet or not. By default, those with evidence.
     """
-    declared = {name: claim for name, claim in claims().items() if name in evidence}
-    untestable = {name: why for name, claim in declared.items() if (why := _gate(claim, evidence[name]))}
-    tests = {name: _Test(declared[name], evidence[name]) for name in declared}
-    levels = _levels({name: tests[name].probability for name in declared if name not in untestable}, len(declared))
+    asked = {name: claim for name, claim in claims().items() if name in evidence}
+    n_claims = len({*evidence, *declared})
+    untestable = {name: why for name, claim in asked.items() if (why := _gate(claim, evidence[name]))}
+    tests = {name: _Test(asked[name], evidence[name]) for name in asked}
+    levels = _levels({name: tests[name].probability for name in asked if name not in untestable}, n_claims)
     found: dict[str, Verdict] = {}
-    for name, claim in declared.items():
-        test, level = tests[name], levels.get(name, LEVEL / len(declared))
+    for name, claim in asked.items():
+        test, level = tests[name], levels.get(name, LEVEL / n_claims)
         low, high = test.interval(level)
         needed = None
         if name in untestable:
@@ -125,7 +127,7 @@ def decide(evidence: Mapping[str, Evidence]) -> dict[str, Verdict]:
         else:
             kind = words = _kind(claim.delta, low, high)
             if kind == "too few questions":
-                needed = questions_needed(claim, evidence[name], len(declared))
+                needed = questions_needed(claim, evidence[name], n_claims)
                 words = _too_few(needed)
         found[name] = Verdict(claim, kind, test.mean, low, high, level, evidence[name].questions, words, needed)
     return _qualified(found)

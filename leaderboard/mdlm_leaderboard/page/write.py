@@ -75,8 +75,8 @@ def write_page(
 
 def markdown(board: Board, findings: Iterable[str] = (), baseline: str = "") -> str:
     """The board as Markdown tables, for GitHub."""
-    template = _environment(_for_markdown).get_template("LEADERBOARD.md.jinja")
-    return template.render(board=board, findings=findings, wanted=baseline, against=against, **_words(board))
+    content = _words(board)
+    return render_markdown("LEADERBOARD", board=board, findings=findings, wanted=baseline, against=against, **content)
 
 
 def _words(board: Board) -> dict[str, Any]:
@@ -119,15 +119,23 @@ def _for_markdown(value: Any) -> Markup:
     return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))
 
 
-def render(name: str, path: Path, **content: Any) -> None:
-    """Writes a page from the template, the style and the script of this folder that have this name."""
-    style, script = (
-        files("mdlm_leaderboard").joinpath("page", f"{name}{ending}").read_text("utf-8") for ending in (".css", ".js")
-    )
+def render(name: str, path: Path, styles: Sequence[str] = (), **content: Any) -> None:
+    """Writes a page from the template and the script of this folder that have this name, and from `styles`.
+
+    By default, its style has this name, too. A page may have no script.
+    """
+    page = files("mdlm_leaderboard").joinpath("page")
+    style = "".join(page.joinpath(f"{one}.css").read_text("utf-8") for one in styles or (name,))
+    script = page.joinpath(f"{name}.js").read_text("utf-8") if page.joinpath(f"{name}.js").is_file() else ""
     ours = {"style": Markup(style), "script": Markup(script)}  # are not escaped, since they are files of this folder
     hashes = {"style_hash": _hash(style), "script_hash": _hash(script)}
     html = _environment(_for_html).get_template(f"{name}.html.jinja").render(**ours, **hashes, **content)
     path.write_text(html, encoding="utf-8")
+
+
+def render_markdown(name: str, **content: Any) -> str:
+    """Markdown from the template of this folder that has this name."""
+    return _environment(_for_markdown).get_template(f"{name}.md.jinja").render(**content)
 
 
 def _cost_cells(section: Section) -> dict[str, list[tuple[str, float | None, str]]]:

@@ -1,0 +1,246 @@
+"""The content of a report, computed from the answers of one folder: verdicts, and a section for each experiment."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from mdlm_lm_eval.paper.answers import Answers, Condition, Model
+from mdlm_lm_eval.paper.evidence import FEW, MANY, MASKS, NEAR_AND_FAR, evidence_of
+from mdlm_lm_eval.paper.verdict import Verdict, decide
+from mdlm_lm_eval.results.statistics import Interval, score_of_tasks, t_interval
+
+SHARE_NAMES = {"among_labels": "among letters", "eos": "end of text"}
+_LEAST_DEGRADATION = 2  # mask counts
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mean over tasks in percent: its interval over the questions, and the band over the tasks, as in the paper."""
+
+    mean: float
+    questions: Interval
+    tasks: Interval
+    n: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a figure. `share` is "" for the accuracy as decoded."""
+
+    label: str
+    share: str
+    points: Mapping[Any, Point]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An entry of `experiments.yaml`, which says what the fields mean."""
+
+    name: str
+    title: str
+    figure: str
+    x: str
+    x_label: str
+    series: Mapping[str, Mapping[str, Any]]
+    base: Mapping[str, Any]
+    shares: tuple[str, ...] = ()
+    differs: str = ""
+
+    def curves(self, model: Model) -> list[Curve]:
+        """The lines of a model that was asked at two values of x, or more."""
+        found = []
+        for label, own in self.series.items():
+            base = Condition(**{**self.base, **own})
+            asked = [one for one in model.answers if replace(base, **{self.x: getattr(one, self.x)}) == one]
+            asked = sorted((one for one in asked if getattr(one, self.x) is not None), key=lambda o: getattr(o, self.x))
+            for share in ("", *self.shares):
+                if len(asked) < 2 or (share and not _have_letters(model, asked)):
+                    continue
+                points = {getattr(one, self.x): _point(model.answers[one], share) for one in asked}
+                found.append(Curve(SHARE_NAMES[share] if share else label, share, points))
+        return found
+
+
+@dataclass(frozen=True)
+class Section:
+    """An experiment of some models: the curves of each, by title; or a table, of an analysis."""
+
+    name: str
+    title: str
+    figure: str
+    curves: Mapping[str, Sequence[Curve]]
+    x_label: str = ""
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    said: str = ""
+    differs: str = ""
+    frames: Mapping[str, pd.DataFrame] | None = None
+
+    @property
+    def command(self) -> str:
+        """The command that runs it again."""
+        recipe = "paper" if self.name == "control" else self.name
+        return f"mdlm-sweep --config {recipe} --model_args pretrained=MODEL --output_path results"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A model with its verdicts, in the order of the claims."""
+
+    model: Model
+    verdicts: Mapping[str, Verdict]
+
+    @property
+    def unfinished(self) -> str:
+        """The number of planned cells without a result, and of the reports made before the end; "" without either."""
+        plan = self.model.plan
+        if plan is None or not (plan.missing or plan.looks):
+            return ""
+        missing = f"{len(plan.missing)} of {len(plan.content['cells'])} cells have no result yet. " * bool(plan.missing)
+        return f"{missing}Reports made before the end of the run: {len(plan.looks)}."
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Planned cells that could not run, each with its reason."""
+        return self.model.plan.content["left_out"] if self.model.plan else {}
+
+    @property
+    def findings(self) -> list[str]:
+        """What was found about masks and about distance, and the numbers of all verdicts, in sentences."""
+        found = []
+        if masks := self.verdicts.get("masks"):
+            change = f"From {FEW} to {MANY} masks, accuracy changes by {-masks.effect:+z.1f} points."
+            found.append(f"Masks: {masks.words}. {change}")
+        places: dict[str, list[str]] = {}
+        for place in NEAR_AND_FAR:
+            if one := self.verdicts.get(f"locality_{place}"):
+                places.setdefault(one.kind, []).append(place)
+        if places:
+            of_kinds = (f"{kind} with the question {', '.join(own)}" for kind, own in places.items())
+            found.append(f"Distance: {'; '.join(of_kinds)} of the examples.")
+        counts = Counter(one.kind for one in self.verdicts.values()).most_common()
+        words = ", ".join(f"{n} {kind}" for kind, n in counts)
+        n_claims = len(self.verdicts)
+        return [*found, f"All {n_claims} claims: {words}."] if words else ["No claim was asked in full."]
+
+
+def judged(models: Sequence[Model]) -> list[Judged]:
+    """The verdicts on each model. An adapter is judged against its own base."""
+    found = []
+    for model in models:
+        bases = [one for one in models if model.adapter and one.name == model.name and not one.adapter]
+        evidence = evidence_of(model, bases[0] if bases else None)
+        found.append(Judged(model, decide(evidence, model.plan.content["declared"] if model.plan else ())))
+    return found
+
+
+def published_effect(verdict: Verdict, model: Model) -> tuple[str, float, float] | None:
+    """The paper's effect: its words, and the ends of its range over models; None if the paper states none."""
+    of_models = published()["claims"].get(verdict.claim.name)
+    if not of_models:
+        return None
+    of_model = of_models.get(model.name.rpartition("/")[2])
+    values = [of_model] if of_model is not None and not model.adapter else [*of_models.values()]
+    low, high = float(min(values)), float(max(values))
+    words = f"{low:g}" if low == high else f"{low:g} to {high:g} (other models)"
+    return words, low, high
+
+
+def sections(models: Sequence[Model]) -> list[Section]:
+    """The sections with an answer, in the paper's order."""
+    said = published()["said"]
+    found = []
+    for one in experiments():
+        curves = {model.title: own for model in models if (own := one.curves(model))}
+        if curves:
+            section = Section(one.name, one.title, one.figure, curves, one.x_label, said=said.get(one.name, ""))
+            found.append(replace(section, differs=one.differs, **_table_of(curves)))
+    return [*found, *_analyses(models)]
+
+
+def degradation(curve: Curve) -> float | None:
+    """The paper's measure, in percent: the largest accuracy minus the smallest, over the largest."""
+    means = [one.mean for one in curve.points.values()]
+    return 100 * (max(means) - min(means)) / max(means) if len(means) >= _LEAST_DEGRADATION and max(means) else None
+
+
+@cache
+def experiments() -> tuple[Experiment, ...]:
+    """The experiments with accuracies."""
+    lines = yaml.safe_load(files("mdlm_lm_eval.paper").joinpath("experiments.yaml").read_text("utf-8"))
+    return tuple(
+        Experiment(**{**line, "base": line.get("base", {}), "shares": tuple(line.get("shares", ()))}) for line in lines
+    )
+
+
+@cache
+def published() -> dict[str, Any]:
+    """The paper's figures: `claims` and `said`."""
+    return dict(yaml.safe_load(files("mdlm_lm_eval.paper").joinpath("published.yaml").read_text("utf-8")))
+
+
+def accuracy_at(model: Model, condition: Condition = MASKS) -> Point | None:
+    """The accuracy under a condition, None if it was not asked."""
+    return _point(model.answers[condition], "") if condition in model.answers else None
+
+
+def _point(of_tasks: Mapping[str, Answers], share: str) -> Point:
+    found = [one.accuracy if not share else float(one.are(share).mean()) for one in of_tasks.values()]
+    n = sum(one.n for one in of_tasks.values())
+    questions = score_of_tasks(found, [one.n for one in of_tasks.values()]).interval.scaled(100)
+    return Point(100 * fmean(found), questions, t_interval([100 * one for one in found]), n)
+
+
+def _have_letters(model: Model, conditions: Sequence[Condition]) -> bool:
+    return all(answers.letters for one in conditions for answers in model.answers[one].values())
+
+
+def _table_of(curves: Mapping[str, Sequence[Curve]]) -> dict[str, Any]:
+    """Head and rows of the numbers that a figure draws: a row for each line."""
+    xs = sorted({x for own in curves.values() for curve in own for x in curve.points})
+    several = len(curves) > 1
+    rows = []
+    for title, own in curves.items():
+        for curve in own:
+            cells = [curve.points[x].questions.in_words if x in curve.points else "–" for x in xs]
+            fallen = degradation(curve) if not curve.share else None
+            rows.append([f"{title}, {curve.label}" if several else curve.label, *cells])
+            rows[-1].append("–" if fallen is None else f"{fallen:.1f}")
+    return {"head": ["percent", *map(str, xs), "degradation"], "rows": rows}
+
+
+_NOT_NORMALISED = "The paper does not state how it normalised gradients; here the largest of a prompt is 1."
+#: Analysis -> its section, the column on the horizontal axis, the column of values, and how it differs.
+_ANALYSES = {
+    "attribution_groups": ("table1", "Gradients at masks and at text", "table 1", "group", "gradient", _NOT_NORMALISED),
+    "attribution_examples": ("e03", "Gradients of each example", "3", "place", "gradient", _NOT_NORMALISED),
+    "confidence": ("e13", "Confidence at the answer's mask", "24", "n_masks", "confidence", ""),
+}
+_SUMMARIES = {"attribution_groups": "groups", "attribution_examples": "places", "confidence": "confidence"}
+
+
+def _analyses(models: Sequence[Model]) -> list[Section]:
+    """Sections of the gradient analyses and of confidence: their means over tasks."""
+    found = []
+    for analysis, (name, title, figure, by, value, differs) in _ANALYSES.items():
+        done = {model.title: model.analyses[analysis]["summary"] for model in models if analysis in model.analyses}
+        frames = {of: pd.DataFrame(summary[_SUMMARIES[analysis]]) for of, summary in done.items() if summary}
+        if not frames:
+            continue
+        head = ["", *map(str, next(iter(frames.values()))[by])]
+        rows = [[of, *(_with_band(row, value) for row in frame.to_dict("records"))] for of, frame in frames.items()]
+        section = Section(name, title, figure, {}, by.replace("n_", ""), head, rows, frames=frames)
+        found.append(replace(section, said=published()["said"].get(name, ""), differs=differs))
+    return found
+
+
+def _with_band(row: Mapping[Any, Any], value: str) -> str:
+    band = row.get("band")
+    return f"{row[value]:.3f}" + ("" if band is None or pd.isna(band) else f" ± {band:.3f}")

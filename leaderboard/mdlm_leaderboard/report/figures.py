@@ -1,0 +1,136 @@
+"""The figures of a report: a forest plot of the verdicts, and the paper's figures with a panel for each model."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mdlm_leaderboard.report.content import Judged, Section, published_effect
+from mdlm_leaderboard.scores import CHANCE
+from mdlm_lm_eval.paper.verdict import Kind, Verdict
+from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, log_axis
+
+_GREY = "#767676"
+_KIND_COLOURS: Mapping[Kind, str] = {"reproduced": COLOURS[0], "not reproduced": COLOURS[1], "the opposite": COLOURS[3]}
+_LINE = 0.24  # inches of a claim in the forest plot
+_SHARE_DASHES = {"": "-", "among_labels": (0, (4, 1.2)), "eos": (0, (1, 1))}
+_PANELS = 3  # in a row
+_BY_COUNT = ("masks", "dots", "n_masks")
+
+
+@figure_style()
+def forest(judged: Judged) -> Figure:
+    """A line for each claim: effect, interval, the smallest effect that counts, the paper's, and the verdict."""
+    of_scale = {
+        scale: [one for one in judged.verdicts.values() if one.claim.scale == scale] for scale in ("points", "ratio")
+    }
+    shown = {scale: found for scale, found in of_scale.items() if found}
+    heights = [len(found) + 1.2 for found in shown.values()]
+    figure = Figure(figsize=(2 * COLUMN_WIDTH, _LINE * sum(heights) + 0.9), layout="constrained")
+    panels = figure.subplots(len(shown), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (scale, found) in zip(panels, shown.items(), strict=True):
+        _draw_forest(axes, found, judged, scale)
+    handles, labels = panels[0].get_legend_handles_labels()
+    named = dict(zip(labels, handles, strict=True))
+    figure.legend(named.values(), named.keys(), loc="outside lower left", ncols=3)
+    return figure
+
+
+def _draw_forest(axes: Axes, verdicts: Sequence[Verdict], judged: Judged, scale: str) -> None:
+    def shown(effect: float) -> float:
+        return effect if scale == "points" else math.exp(effect)
+
+    for n, one in enumerate(verdicts):
+        colour = _KIND_COLOURS.get(one.kind, _GREY)
+        axes.plot([shown(one.low), shown(one.high)], [n, n], color=colour, linewidth=1.6)
+        axes.plot([shown(one.effect)], [n], marker="s", markersize=5, color=colour, label="this model")
+        delta = shown(one.claim.delta)
+        axes.plot([delta, delta], [n - 0.32, n + 0.32], color="#1a1a1a", linewidth=1, label="smallest that counts")
+        if paper := published_effect(one, judged.model):
+            _, low, high = paper
+            axes.plot([low, high], [n - 0.2, n - 0.2], color=COLOURS[2], linewidth=1)
+            axes.plot([low, high], [n - 0.2] * 2, "D", markersize=3, color=COLOURS[2], label="paper")
+        axes.annotate(one.kind, (1.02, n), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
+    axes.axvline(0 if scale == "points" else 1, color=_GREY, linewidth=0.8)
+    axes.set_yticks(range(len(verdicts)), [one.claim.title for one in verdicts])
+    axes.set_ylim(len(verdicts) - 0.4, -0.6)
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    if scale == "ratio":
+        log_axis(axes)
+        axes.set_xlabel("ratio of gradients")
+    else:
+        axes.set_xlabel("effect in points of accuracy; right of 0 as in the paper")
+
+
+@figure_style()
+def curves(section: Section) -> Figure:
+    """An experiment's accuracies: a panel for each model. Bands are over tasks, strokes over questions."""
+    columns = min(len(section.curves), _PANELS)
+    rows = math.ceil(len(section.curves) / columns)
+    longest = max(len(own) for own in section.curves.values())
+    width = COLUMN_WIDTH if columns == 1 else 0.75 * COLUMN_WIDTH * columns
+    figure = Figure(figsize=(width, 0.6 * COLUMN_WIDTH * rows + 0.15 * (longest + 1)), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    panels = [*grid.flat]
+    for axes, (title, own) in zip(panels, section.curves.items(), strict=False):
+        for n, curve in enumerate(own):
+            xs = [*curve.points]
+            of_share = {"color": COLOURS[n % len(COLOURS)], "linestyle": _SHARE_DASHES[curve.share]}
+            points = curve.points.values()
+            axes.plot(xs, [one.mean for one in points], marker=MARKERS[n % len(MARKERS)], label=curve.label, **of_share)
+            if not curve.share:
+                bands = [(one.tasks.low or 0.0, one.tasks.high or 0.0) for one in points]
+                axes.fill_between(xs, *zip(*bands, strict=True), color=COLOURS[n], alpha=0.12, linewidth=0)
+            ends = [(one.questions.low or one.mean, one.questions.high or one.mean) for one in points]
+            axes.vlines(xs, *zip(*ends, strict=True), color=COLOURS[n], linewidth=1)
+        axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (1, 2)))
+        if len(section.curves) > 1:
+            axes.set_title(title)
+        axes.set_ylim(-3, 103)
+    xs = sorted({x for own in section.curves.values() for curve in own for x in curve.points})
+    for axes in panels:
+        axes.set_visible(bool(axes.lines))
+        _scale_x(axes, section.x_label, xs)
+    for axes in grid[-1]:
+        axes.set_xlabel(section.x_label)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("percent")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=min(3, len(labels)))
+    return figure
+
+
+def _scale_x(axes: Axes, label: str, xs: Sequence[float]) -> None:
+    if label in _BY_COUNT and min(xs) > 0:
+        log_axis(axes, [1, 2, 5, 10, 20, 50, 100, 200])
+        axes.set_xlim(min(xs) / 1.15, max(xs) * 1.15)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True))
+
+
+@figure_style()
+def analysis(section: Section) -> Figure:
+    """An analysis' means over tasks with their bands: a line for each model, or bars for groups of positions."""
+    frames = section.frames or {}
+    figure = Figure(figsize=(COLUMN_WIDTH, 0.65 * COLUMN_WIDTH + 0.15 * len(frames)), layout="constrained")
+    axes = figure.subplots()
+    for n, (title, frame) in enumerate(frames.items()):
+        by, value = frame.columns[0], frame.columns[1]
+        look: dict[str, Any] = {"color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "label": title}
+        bands = frame["band"].astype(float).fillna(0.0)
+        if section.name == "table1":
+            places = [place + 0.15 * n for place in range(len(frame))]
+            axes.errorbar(places, frame[value], yerr=bands, linestyle="none", capsize=2, **look)
+            axes.set_xticks(range(len(frame)), frame[by])
+        else:
+            axes.errorbar(frame[by], frame[value], yerr=bands, capsize=1.5, **look)
+            if by == "n_masks":
+                log_axis(axes, [1, 2, 5, 10, 20, 50, 100, 200])
+            axes.set_xlabel("place of the example, from the first" if by == "place" else "masks")
+        axes.set_ylabel(str(value))
+    figure.legend(loc="outside lower left")
+    return figure

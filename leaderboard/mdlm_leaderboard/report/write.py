@@ -1,0 +1,123 @@
+"""Writes a report: a static page, Markdown, JSON, figures, and the block of results for a model card."""
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from mdlm_leaderboard.figures import save_light_and_dark
+from mdlm_leaderboard.page.write import render, render_markdown
+from mdlm_leaderboard.report import figures
+from mdlm_leaderboard.report.content import Judged, Section, accuracy_at, judged, published_effect, sections
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.paper.answers import Model, read_models
+from mdlm_lm_eval.paper.evidence import mask_counts
+from mdlm_lm_eval.paper.verdict import Verdict, digest
+from mdlm_lm_eval.results.suite import current_version
+
+
+def write_report(results: Path, output: Path) -> list[Judged]:
+    """Writes the report of all answers to the few-shot suite under `results` into `output`.
+
+    What was there stays until everything is made. Raises OptionError if no model answered the suite.
+    """
+    models, refused = read_models(results)
+    if not models:
+        reasons = "".join(f"\n  {path}: {reason}" for path, reason in refused.items())
+        raise OptionError(f"{results} holds no answers of all tasks of the few-shot suite{reasons}")
+    for plan in {model.plan.path: model.plan for model in models if model.plan}.values():
+        plan.look(datetime.now(UTC).isoformat(timespec="seconds"))
+    verdicts, found = judged(models), sections(models)
+    output.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
+        folder = Path(made)
+        for n, one in enumerate(verdicts):
+            if one.verdicts:
+                save_light_and_dark(figures.forest(one), folder / f"figures/verdicts-{n}")
+        for section in found:
+            drawn = figures.curves(section) if section.curves else figures.analysis(section)
+            save_light_and_dark(drawn, folder / f"figures/{section.name}")
+        content: dict[str, Any] = {
+            "verdicts": verdicts,
+            "sections": found,
+            "refused": refused,
+            "digest": digest(),
+            "suite": current_version(),
+            "interval": effect_in_words,
+            "smallest": smallest_in_words,
+            "published": published_effect,
+            "dates": sorted(file.date for model in models for file in model.files if file.date),
+        }
+        render("report", folder / "index.html", styles=("page", "report"), **content)
+        (folder / "report.md").write_text(render_markdown("report", **content), encoding="utf-8")
+        as_json = json.dumps(_as_json(verdicts, found), indent=1, allow_nan=False)
+        (folder / "report.json").write_text(f"{as_json}\n", encoding="utf-8")
+        card = yaml.safe_dump(model_index(models), sort_keys=False, allow_unicode=True)
+        (folder / "model-index.yaml").write_text(card, encoding="utf-8")
+        shutil.rmtree(output / "figures", ignore_errors=True)  # of an earlier report
+        for path in folder.iterdir():
+            path.replace(output / path.name)
+    return verdicts
+
+
+def effect_in_words(verdict: Verdict) -> str:
+    """A verdict's effect with the interval of its test: points with a sign, or a ratio."""
+    if verdict.claim.scale == "ratio":
+        mean, low, high = (math.exp(one) for one in (verdict.effect, verdict.low, verdict.high))
+        return f"× {mean:.2f} ({low:.2f} to {high:.2f})"
+    return f"{verdict.effect:+z.1f} ({verdict.low:+z.1f} to {verdict.high:+z.1f})"
+
+
+def smallest_in_words(verdict: Verdict) -> str:
+    """The smallest effect that counts."""
+    delta = verdict.claim.delta
+    return f"× {math.exp(delta):g}" if verdict.claim.scale == "ratio" else f"{delta:+g}"
+
+
+def model_index(models: Sequence[Model]) -> dict[str, Any]:
+    """The results of a Hugging Face model card: accuracies by mask count. Each metric names its mask count."""
+    entries = []
+    for model in models:
+        counts = {n: point for n, one in mask_counts(model).items() if (point := accuracy_at(model, one))}
+        metrics = [
+            {"type": "exact_match", "name": f"{n} masks, {point.n} questions", "value": round(point.mean, 2)}
+            for n, point in counts.items()
+        ]
+        dataset = {"type": "mdlm_context", "name": f"Few-shot suite {current_version()} (mdlm_context)"}
+        task = {"type": "text-generation"}
+        results = [{"task": task, "dataset": dataset, "metrics": metrics}] if metrics else []
+        entries.append({"name": model.title, "results": results})
+    return {"model-index": entries}
+
+
+def _as_json(verdicts: Sequence[Judged], found: Sequence[Section]) -> dict[str, Any]:
+    return {
+        "claims_digest": digest(),
+        "suite": current_version(),
+        "models": [
+            {
+                "name": one.model.title,
+                "setting": one.model.setting,
+                "findings": one.findings,
+                "unfinished": one.unfinished,
+                "verdicts": {name: asdict(verdict) for name, verdict in one.verdicts.items()},
+            }
+            for one in verdicts
+        ],
+        "experiments": {
+            section.name: {
+                "title": section.title,
+                "figure": section.figure,
+                "curves": {title: [asdict(curve) for curve in own] for title, own in section.curves.items()},
+                "table": [list(section.head), *map(list, section.rows)],
+            }
+            for section in found
+        },
+    }

@@ -1,0 +1,224 @@
+"""What a model's answers say about each claim of `claims.yaml`: the effect of each task, with its noise."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mdlm_lm_eval.paper.answers import Answers, Condition, Model
+from mdlm_lm_eval.paper.verdict import Evidence
+
+Floats = NDArray[np.float64]
+FEW, MANY = 2, 200  # mask counts of the claims about masks
+SHARE = 0.2  # of the prompt's tokens, as masks
+DISTRACTORS = (0, 30)
+STEPS = 40
+LAST = 40  # distractors before the last block of relevant examples
+_LETTERS = "ABC"
+
+MASKS = Condition(masks=FEW)  # the reference of the claims about masks
+SLOT = Condition(is_slot=True)
+#: Place of the question -> positions of the block that is next to it, and of those that are far from it.
+NEAR_AND_FAR = {"right": (LAST, (0,)), "left": (0, (LAST,)), "middle": (LAST // 2, (0, LAST))}
+
+
+def evidence_of(model: Model, before: Model | None = None) -> dict[str, Evidence]:
+    """Claim -> evidence, for the claims whose conditions a model was asked under.
+
+    `before` is the model without its adapter, for the claim about fine-tuning.
+    """
+    found = {
+        **{f"locality_{place}": _locality(model, place) for place in NEAR_AND_FAR},
+        "masks": _masks(model, "decoded"),
+        "masks_among_letters": _masks(model, "among_labels"),
+        "worst_masks": _worst_masks(model),
+        "dots": _dots(model),
+        "distractors": _distractors(model),
+        **{f"unmasking_{order}": _unmasking(model, order) for order in ("random", "confidence")},
+        "gradients_masks": _gradients_of_masks(model),
+        "gradients_near": _gradients_of_examples(model),
+        "fine_tuning": _fine_tuning(before, model) if before else None,
+    }
+    return {name: one for name, one in found.items() if one}
+
+
+def mask_counts(model: Model) -> dict[int, Condition]:
+    """Mask count -> condition of the experiment that varies it (E4), in ascending order."""
+    found = [one for one in model.answers if one.masks is not None and one == replace(MASKS, masks=one.masks)]
+    return {int(one.masks or 0): one for one in sorted(found, key=lambda one: one.masks or 0)}
+
+
+def _locality(model: Model, place: str) -> Evidence | None:
+    near, far = NEAR_AND_FAR[place]
+    conditions = [Condition(question=place, position=position) for position in (near, *far)]
+
+    def effect(answers: Mapping[Condition, Floats]) -> Floats:
+        others = [answers[one] for one in conditions[1:]]
+        return answers[conditions[0]] - np.mean(others, axis=0)
+
+    return _paired(model, conditions, effect)
+
+
+def _masks(model: Model, share: str) -> Evidence | None:
+    return _paired(model, [MASKS, replace(MASKS, masks=MANY)], _first_minus_second, share)
+
+
+def _dots(model: Model) -> Evidence | None:
+    conditions = [MASKS, replace(MASKS, masks=MANY), SLOT, replace(SLOT, dots=MANY)]
+
+    def effect(answers: Mapping[Condition, Floats]) -> Floats:
+        few, many, bare, dotted = (answers[one] for one in conditions)
+        return (few - many) - (bare - dotted)
+
+    return _paired(model, conditions, effect)
+
+
+def _distractors(model: Model) -> Evidence | None:
+    without, among = DISTRACTORS
+    conditions = [
+        replace(MASKS, masks=masks, share=share, distractors=n)
+        for n in (without, among)
+        for masks, share in ((FEW, None), (None, SHARE))
+    ]
+
+    def effect(answers: Mapping[Condition, Floats]) -> Floats:
+        few_without, many_without, few_among, many_among = (answers[one] for one in conditions)
+        return (few_among - many_among) - (few_without - many_without)
+
+    return _paired(model, conditions, effect)
+
+
+def _unmasking(model: Model, order: str) -> Evidence | None:
+    one_step = replace(MASKS, masks=MANY)
+    conditions = [replace(one_step, steps=STEPS, order=order), one_step]
+    return _paired(model, conditions, _first_minus_second, reference=MASKS)
+
+
+def _first_minus_second(answers: Mapping[Condition, Floats]) -> Floats:
+    first, second = answers.values()
+    return first - second
+
+
+def _worst_masks(model: Model) -> Evidence | None:
+    losses = _losses_to_worst(model, [*mask_counts(model).values()])
+    return _evidence(losses, model, MASKS) if losses else None
+
+
+def _fine_tuning(before: Model, after: Model) -> Evidence | None:
+    """The evidence of the mask counts and questions that both models were asked."""
+    shared = [one for one in mask_counts(before).values() if one in after.answers]
+    own = [_losses_to_worst(model, shared) for model in (before, after)]
+    if not all(own):
+        return None
+    differences = {}
+    for task, losses in own[0].items():
+        n = min(len(losses), len(own[1][task]))
+        differences[task] = losses[:n] - own[1][task][:n]
+    return _evidence(differences, before, MASKS)
+
+
+def _losses_to_worst(model: Model, conditions: Sequence[Condition]) -> dict[str, Floats]:
+    """Task -> each question's loss from 2 masks to the worst count, which the other half of all questions chooses.
+
+    Empty if 2 masks and a higher count were not asked.
+    """
+    conditions = [one for one in conditions if (one.masks or 0) >= FEW]
+    if MASKS not in conditions or len(conditions) < 2 or not _have_letters(model, conditions):
+        return {}
+    of_tasks = {task: _of_task(model, conditions, task, "decoded") for task in model.answers[MASKS]}
+    worst = [
+        min(conditions, key=lambda one: fmean(float(own[one][1 - half :: 2].mean()) for own in of_tasks.values()))
+        for half in (0, 1)
+    ]
+    found = {}
+    for task, own in of_tasks.items():
+        found[task] = own[MASKS].copy()
+        for half in (0, 1):
+            found[task][half::2] -= own[worst[half]][half::2]
+    return found
+
+
+def _gradients_of_masks(model: Model) -> Evidence | None:
+    rows = _rows(model, "attribution_groups")
+    if rows is None:
+        return None
+    table = rows.pivot(index=["task", "question"], columns="group", values="gradient")
+    ratios = np.log(table["masks"] / table["last 50 non-masks"])
+    questions = rows.drop_duplicates(["task", "question"])
+    right = 100 * float((questions["predicted"].str.strip() == questions["answer"]).mean())
+    without_letter = 100 * float((~questions["predicted"].str.strip().isin([*_LETTERS])).mean())
+    of_tasks = {task: own.to_numpy() for task, own in ratios.groupby(level="task")}
+    return _from_samples(of_tasks, right, without_letter)
+
+
+def _gradients_of_examples(model: Model) -> Evidence | None:
+    """The effect of a reordering is one sample. Places count from 1, farthest from the question."""
+    rows = _rows(model, "attribution_examples")
+    if rows is None or not _have_letters(model, [SLOT]):
+        return None
+    fifth = int(rows["place"].max()) // 5
+    near = rows[rows["place"] > rows["place"].max() - fifth].groupby(["task", "reordering"])["gradient"].mean()
+    far = rows[rows["place"] <= fifth].groupby(["task", "reordering"])["gradient"].mean()
+    ratios = np.log(near / far)
+    of_tasks = {task: own.to_numpy() for task, own in ratios.groupby(level="task")}
+    return _from_samples(of_tasks, *_reference(model, SLOT))
+
+
+def _rows(model: Model, analysis: str) -> pd.DataFrame | None:
+    """The rows of an analysis that is complete; None if it was not made."""
+    content: Mapping[str, Any] = model.analyses.get(analysis) or {}
+    return pd.DataFrame(content["rows"]) if content.get("summary") else None
+
+
+def _paired(
+    model: Model,
+    conditions: Sequence[Condition],
+    effect: Callable[[Mapping[Condition, Floats]], Floats],
+    share: str = "decoded",
+    reference: Condition | None = None,
+) -> Evidence | None:
+    """Evidence from the same questions under several conditions, the first of which is the reference by default."""
+    if not _have_letters(model, conditions):
+        return None
+    of_tasks = model.answers[conditions[0]]
+    differences = {task: effect(_of_task(model, conditions, task, share)) for task in of_tasks}
+    return _evidence(differences, model, reference or conditions[0])
+
+
+def _have_letters(model: Model, conditions: Sequence[Condition]) -> bool:
+    asked = [model.answers.get(one, {}) for one in conditions]
+    return all(one and all(answers.letters for answers in one.values()) for one in asked)
+
+
+def _of_task(model: Model, conditions: Sequence[Condition], task: str, share: str) -> dict[Condition, Floats]:
+    """Condition -> whether each answer counts, for the questions of a task that all conditions ask."""
+    asked: dict[Condition, Answers] = {one: model.answers[one][task] for one in conditions}
+    n = min(answers.n for answers in asked.values())
+    return {one: answers.cut(n).are(share) for one, answers in asked.items()}
+
+
+def _evidence(differences: Mapping[str, Floats], model: Model, reference: Condition) -> Evidence | None:
+    """Evidence from each question's difference, by task, if the reference was asked."""
+    if not _have_letters(model, [reference]):
+        return None
+    percents = {task: 100 * values for task, values in differences.items()}
+    return _from_samples(percents, *_reference(model, reference))
+
+
+def _from_samples(of_tasks: Mapping[str, Floats], right: float, without_letter: float) -> Evidence:
+    """Evidence from independent samples of each task's effect."""
+    noises = [float(values.var(ddof=1)) / len(values) if len(values) > 1 else 0.0 for values in of_tasks.values()]
+    effects = {task: float(values.mean()) for task, values in of_tasks.items()}
+    return Evidence(effects, fmean(noises), min(map(len, of_tasks.values())), right, without_letter)
+
+
+def _reference(model: Model, condition: Condition) -> tuple[float, float]:
+    """The percentages of right answers and of answers that are no letter, mean over tasks."""
+    of_tasks = model.answers[condition].values()
+    right = fmean(float(one.are("decoded").mean()) for one in of_tasks)
+    letters = fmean(float(one.are("label").mean()) for one in of_tasks)
+    return 100 * right, 100 * (1 - letters)

@@ -1,0 +1,166 @@
+"""`mdlm-leaderboard report`: verdicts on planted models, numbers equal to lm-eval's, and a page that is complete."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import yaml
+
+from mdlm_leaderboard.__main__ import main
+from mdlm_lm_eval.paper.answers import read_models
+from mdlm_lm_eval.paper.evidence import evidence_of
+from mdlm_lm_eval.paper.verdict import decide
+from tests.planted_model import cells, write_run
+
+
+def _near_is_better(cell):
+    """A model that loses context to distance, and nothing to masks."""
+    far = {"right": 40, "left": 0, "middle": 20}.get(cell.get("question"))
+    return (0.85 if far is None else 0.85 - 0.3 * abs(cell["position"] - far) / 40), 0.02
+
+
+def _masks_distract(cell):
+    """A model that loses to masks in one step."""
+    n = cell.get("n_masks", 100 if "mask_ratio" in cell else 0)
+    return 0.85 - (0.25 * n / 200 if cell.get("steps", 1) == 1 else 0), 0.02
+
+
+def _ends_the_text(cell):
+    """A model that knows the answers, and with many masks ends the text instead."""
+    n = cell.get("n_masks", 0)
+    return (0.3, 0.7) if n > 2 and cell.get("steps", 1) == 1 else (0.85, 0.02)
+
+
+def _anything_hurts(cell):
+    """A model that loses as much to dots as to masks."""
+    n = cell.get("n_masks", 0) + cell.get("n_fillers", 0)
+    return 0.85 - 0.25 * n / 200, 0.02
+
+
+def _steady(cell):
+    return 0.85, 0.02
+
+
+_LOCALITY = ("locality_right", "locality_left")
+PLANTED = {
+    "distance": (_near_is_better, {*_LOCALITY}),
+    "masks": (
+        _masks_distract,
+        {"masks", "masks_among_letters", "worst_masks", "dots", "unmasking_random", "unmasking_confidence"},
+    ),
+    "nothing": (_steady, set()),
+}
+
+
+def _verdicts(folder: Path):
+    (model,) = read_models(folder)[0]
+    return decide(evidence_of(model))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_models_are_told_apart(tmp_path, name, seed):
+    planted, reproduced = PLANTED[name]
+    write_run(tmp_path, planted, n=150, seed=seed)
+    verdicts = _verdicts(tmp_path)
+    assert len(verdicts) == 10
+    assert reproduced <= {claim for claim, one in verdicts.items() if one.kind == "reproduced"}
+    others = {claim: one.kind for claim, one in verdicts.items() if claim not in {*reproduced, "locality_middle"}}
+    assert {*others.values()} <= {"not reproduced", "nothing to recover", "too few questions"}
+
+
+def test_a_loss_says_what_it_is_due_to(tmp_path):
+    write_run(tmp_path / "ends", _ends_the_text)
+    assert _verdicts(tmp_path / "ends")["masks"].words.endswith("by ending the text")
+    write_run(tmp_path / "dots", _anything_hurts)
+    assert "masks no more than dots" in _verdicts(tmp_path / "dots")["masks"].words
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.sources: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.sources += [given[name] for name in ("src", "srcset", "href") if given.get(name)]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    write_run(folder / "results/base", _masks_distract, n=40, pretrained="GSAI-ML/LLaDA-8B-Base")
+    write_run(folder / "results/other", _steady, n=40, pretrained="organisation/<b>odd")
+    assert main(["report", str(folder / "results"), "--output_path", str(folder / "page")]) == 0
+    return folder
+
+
+def test_the_page_holds_every_experiment_and_asks_no_server(report):
+    page = _Page()
+    page.feed((report / "page/index.html").read_text("utf-8"))
+    text = " ".join(page.text)
+    for words in ("Masks after the prompt", "figure 8", "organisation/<b>odd", "loses 23 (Base)"):
+        assert words in text
+    local = [source for source in page.sources if not source.startswith(("data:", "https://arxiv.org/"))]
+    assert len(local) > 20
+    assert all((report / "page" / source).is_file() for source in local)
+
+
+def test_numbers_are_those_of_the_result_files(report):
+    content = json.loads((report / "page/report.json").read_text("utf-8"))
+    curves = content["experiments"]["e04"]["curves"]["GSAI-ML/LLaDA-8B-Base"]
+    decoded = next(one for one in curves if not one["share"])["points"]
+    for number, cell in enumerate(cells()):
+        if cell.keys() == {"n_masks"}:
+            path = report / f"results/base/cell-{number}/results_cell.json"
+            results = json.loads(path.read_text("utf-8"))["results"].values()
+            scores = [one["exact_match,none"] for one in results if "exact_match,none" in one]
+            assert decoded[str(cell["n_masks"])]["mean"] == pytest.approx(100 * fmean(scores[:16]))
+    (card, _) = yaml.safe_load((report / "page/model-index.yaml").read_text("utf-8"))["model-index"]
+    metrics = {one["name"]: one["value"] for one in card["results"][0]["metrics"]}
+    assert metrics["200 masks, 640 questions"] == pytest.approx(decoded["200"]["mean"], abs=0.005)
+
+
+def test_the_papers_number_stands_beside_its_own_model_only(report):
+    text = (report / "page/report.md").read_text("utf-8")
+    own, other = text.split("## organisation")[:2]
+    assert "| 23 |" in own
+    assert "23 to 27 (other models)" in other
+
+
+def test_a_folder_without_answers_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", str(tmp_path), "--output_path", str(tmp_path / "page")])
+    assert "holds no answers of all tasks" in capsys.readouterr().err
+
+
+def test_a_plan_cuts_fuller_cells_and_unfinished_runs_are_counted(tmp_path, capsys):
+    """Cells of an older run count as the plan says, and reports before the end are counted."""
+    folder = tmp_path / "results/model"
+    write_run(folder, _steady, n=40)
+    names = [f"model/cell-{number}" for number, _ in enumerate(cells())]
+    plan = {
+        "cells": {name: {"questions": 25} for name in names} | {"model/cell-missing": {"questions": 25}},
+        "declared": dict.fromkeys(["masks", "dots", "gradients_near"]),
+        "left_out": {"model/other": "its data set did not load"},
+    }
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    for looks in (1, 2):
+        main(["report", str(tmp_path / "results"), "--output_path", str(tmp_path / "page")])
+        (model,) = json.loads((tmp_path / "page/report.json").read_text("utf-8"))["models"]
+        assert model["unfinished"].startswith(f"1 of {len(names) + 1} cells have no result yet.")
+        assert model["unfinished"].endswith(f": {looks}.")
+    assert {one["questions"] for one in model["verdicts"].values()} == {25}
+    assert "its data set did not load" in (tmp_path / "page/index.html").read_text("utf-8")
+    (folder / "cell-missing").mkdir()
+    (folder / "cell-missing/results_cell.json").write_bytes((folder / "cell-0/results_cell.json").read_bytes())
+    main(["report", str(tmp_path / "results"), "--output_path", str(tmp_path / "page")])
+    (model,) = json.loads((tmp_path / "page/report.json").read_text("utf-8"))["models"]
+    assert model["unfinished"] == "Reports made before the end of the run: 2."
+    assert "not used" not in capsys.readouterr().err
