@@ -16,8 +16,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
-from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.sweep.claims import Claims
+from mdlm_lm_eval.sweep.plan import RESULT_FILE, Cell, Sweep
 
 
 def main() -> None:

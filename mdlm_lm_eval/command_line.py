@@ -48,7 +48,7 @@ def lm_eval_command(flags: Mapping[str, Any], command: str = "lm_eval") -> str:
 
     A list stands for several words and True for the flag alone. Flags with an empty value are left out.
     """
-    words = [command]
+    words = command.split()
     for name, value in flags.items():
         if value is None or value is False or value in ({}, [], ""):
             continue

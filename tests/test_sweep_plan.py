@@ -1,6 +1,8 @@
 """What a sweep plans: cells, their folders and commands, and what it refuses before anything loads."""
 
 import shlex
+import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,9 @@ import pytest
 from lm_eval.utils import sanitize_model_name
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.sweep.__main__ import RECIPES, settings_of
+from mdlm_lm_eval.sweep.__main__ import RECIPES, settings_of, sweep_of
 from mdlm_lm_eval.sweep.plan import plan
-from mdlm_lm_eval.sweep.run import check_cells
+from mdlm_lm_eval.sweep.run import as_chats, check_cells
 from tests.conftest import LM_EVAL_05, refused
 
 
@@ -169,11 +171,36 @@ def test_the_command_line_wins_over_a_file(tmp_path: Path) -> None:
     ]
 
 
-def test_packaged_sweeps_parse() -> None:
-    paths = sorted(RECIPES.glob("e*.yaml"))
-    for path in paths:
-        assert path.read_text().startswith("# Figure")
-        assert plan(settings_of(["--config", path.stem])).cells
+def test_the_paper_is_a_recipe_of_recipes_and_shared_cells_run_once() -> None:
+    """Every number of the paper is also a recipe of its own, and the paper has the cells of all."""
+    alone = {path.stem: sweep_of(["--config", path.stem])[0].cells for path in RECIPES.glob("[et]*[0-9]_*.yaml")}
+    assert [name.partition("_")[0] for name in sorted(alone)] == [*(f"e{n:02}" for n in range(1, 16)), "table1"]
+    words = ["--config=paper", "--peft=none,a", "--limit=4", "--output_path=out"]
+    paper, places = sweep_of(words)
+    assert places == {"output_path": "out"}
+    assert (paper.limit, paper.log_samples, paper.apply_chat_template) == (4.0, True, "auto")
+    names = Counter(cell.name for cell in paper.cells)
+    assert set(names.values()) == {1}
+    assert {cell.name for cells in alone.values() for cell in cells} < names.keys()
+    recipes = {cell.name.removeprefix("built-in"): cell.recipes for cell in paper.cells}
+    assert recipes["/mdlm_context,n_masks=200,steps=1"] == ("e04", "e07", "e09")
+    assert recipes["+a/mdlm_context,n_masks=200,steps=1"] == ("e09",), "others run without an adapter"
+    assert recipes["/mdlm_rules,n_masks=200,steps=1,fewshot_labels=hidden"] == ("labels",)
+    assert not {"e09", "e10", "e11"} & {name for cell in sweep_of(["--config=paper"])[0].cells for name in cell.recipes}
+
+
+def test_the_tokenizer_decides_about_chats_unless_the_model_is_a_base(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint, tmp_path / "x-Base-v0")
+
+    def gets_chats(pretrained: object, *words: str) -> object:
+        sweep, _ = sweep_of(["--config=e04", "--model_args", f"pretrained={pretrained}", *words])
+        return as_chats(sweep).apply_chat_template
+
+    assert gets_chats(checkpoint) is True
+    assert gets_chats(checkpoint, "--apply_chat_template=false") is False
+    assert gets_chats(tmp_path / "x-Base-v0") is False
+    assert gets_chats(tmp_path / "x-Base-v0", "--apply_chat_template") is True
+    assert gets_chats("built-in") is False
 
 
 def test_the_recipe_for_speed_audits_cached_cells_alone() -> None:

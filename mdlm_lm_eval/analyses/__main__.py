@@ -11,7 +11,8 @@ Without pretrained in --model_args, the built-in model is analysed. Each command
 """
 
 import argparse
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,14 @@ MASK_COUNTS = [1, 2, 10, 50, 100, 200]
 def main() -> None:
     """The command line."""
     with ending_well(COMMAND, after_stop="the same command continues after the last task that it finished"):
-        given = _parser().parse_args()
-        report = given.run(given)
+        report = analyse(sys.argv[1:])
         print(f"written: {', '.join(str(path) for path in sorted(report.folder.glob(f'{report.name}.*')))}")
+
+
+def analyse(words: Sequence[str], loaded: Any = None) -> Any:
+    """Returns the report of a command line, whose model may be loaded already (`inputs.Model`)."""
+    given = _parser().parse_args(words, argparse.Namespace(loaded=loaded))
+    return given.run(given)
 
 
 def count(text: str) -> int:

@@ -56,14 +56,20 @@ def load_model(kind: str, model_args: Mapping[str, Any], device: str | None) -> 
     for name in {*DecodingOptions.declared(), *LikelihoodOptions.declared()} & {*model_args}:
         raise OptionError(f"{name}={model_args[name]} has no effect on an analysis; leave it out of --model_args")
     lm: Any = (HFLM if kind == "hf" else MDLM)(**model_args, **({} if device is None else {"device": device}))
-    lm.model.requires_grad_(False)
     if kind == "mdlm":
-        return Model(lm, lm.denoiser, lm.denoiser.mask_token_id)
+        return model_of(lm)
+    lm.model.requires_grad_(False)
     if lm.config.to_dict().get("is_causal") is False:
         raise OptionError(f"pretrained={model_args['pretrained']} is no autoregressive model; use --model mdlm")
     # Padding is never attended to, so any id will do if the tokenizer has no padding token.
     pad = lm.tokenizer.pad_token_id or 0
     return Model(lm, Denoiser(lm.model, mask_token_id=pad, pad_token_id=pad, shift=True), None)
+
+
+def model_of(lm: MDLM) -> Model:
+    """A masked diffusion model that is loaded already, whose weights become frozen."""
+    lm.model.requires_grad_(False)
+    return Model(lm, lm.denoiser, lm.denoiser.mask_token_id)
 
 
 def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Any]:

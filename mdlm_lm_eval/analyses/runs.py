@@ -45,7 +45,7 @@ def run(analysis: str, given: Namespace, rows_of: Callable[[Namespace, inputs.Mo
     report = Report(given.output_path, analysis, settings)
     to_do = [name for name in tasks if name not in report.finished]
     if to_do:
-        model = inputs.load_model(given.model, given.model_args, given.device)
+        model = given.loaded or inputs.load_model(given.model, given.model_args, given.device)
     for name in tqdm(to_do, desc=analysis, unit="task"):
         report.add(name, rows_of(given, model, tasks[name]))
     return report

@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.options import ModelOptions, OptionError, must_be
 from mdlm_lm_eval.presets import run_of
 from mdlm_lm_eval.results.names import named
-from mdlm_lm_eval.sweep.plan import Sweep, axes_of_options, plan
+from mdlm_lm_eval.sweep.plan import COMMON_NAMES, Cell, Sweep, axes_of_options, plan, together
 
 COMMAND = "mdlm-sweep"
 RECIPES = Path(__file__).parent / "recipes"
 # Settings of where cells run and where results go; no cell depends on them.
-PLACES = ("output_path", "baseline", "status", "shard", "executor", "address", "workers", "gpus_per_worker")
+_ON_RAY = ("address", "workers", "gpus_per_worker")
+PLACES = ("output_path", "baseline", "status", "dry_run", "hours", "shard", "executor", *_ON_RAY)
 _NAMED = ("model_args", "gen_kwargs", "wandb_args", "trackio_args")
 
 
@@ -44,9 +45,8 @@ def main() -> None:
     for name in TORCHRUN:
         os.environ.pop(name, None)
     with ending_well(COMMAND, after_stop="the same command goes on"):
-        settings = settings_of(sys.argv[1:])
-        places = {name: settings.pop(name) for name in PLACES if name in settings}
-        failures = _run(plan(settings), **places)
+        sweep, places = sweep_of(sys.argv[1:])
+        failures = _run(sweep, **places)
     sys.exit(1 if failures else 0)
 
 
@@ -55,6 +55,8 @@ def _run(
     output_path: str = "",
     baseline: str = "",
     status: bool = False,
+    dry_run: bool = False,
+    hours: float | None = None,
     shard: str = "0/1",
     executor: str = "here",
     **on_ray: Any,
@@ -63,39 +65,72 @@ def _run(
     if not output_path:
         raise OptionError("--output_path is not set; name a folder, such as results")
     index, n = _parsed_shard(shard)
+    if not sweep.study and (dry_run or hours is not None):
+        flag = "--dry_run" if dry_run else "--hours"
+        raise OptionError(f"{flag} needs a recipe that names others, such as --config paper")
+    if hours is not None and (sweep.limit is not None or hours <= 0):
+        raise OptionError("--hours must be above 0, and stand without --limit")
     # Heavy imports wait until the command line is known to be right.
+    from mdlm_lm_eval.sweep import planning
     from mdlm_lm_eval.sweep import status as reports
     from mdlm_lm_eval.sweep.claims import Claims
-    from mdlm_lm_eval.sweep.run import Tasks, check_cells, run_here
+    from mdlm_lm_eval.sweep.run import Tasks, as_chats, check_cells, run_here
 
+    sweep = as_chats(sweep)
     tasks = Tasks(sweep)
     sweep = tasks.expanded()
     if baseline and named(baseline, [cell.name for cell in sweep.cells]) is None:
         raise OptionError(f"--baseline {baseline}: no cell has these words, which are parts of {sweep.cells[0].name}")
     if not status:
         check_cells(sweep)  # also cells of other shards, which may equal ours
+    if sweep.study and not (status and not planning.path_of(sweep, Path(output_path)).exists()):
+        measure = _measuring(sweep, tasks, n, executor, on_ray)
+        sweep = planning.planned(sweep, tasks, Path(output_path), hours=hours, measure=measure, write=not dry_run)
+    if dry_run:
+        print(planning.table(sweep))
+        return {}
     sweep = replace(sweep, cells=sweep.cells[index::n])
     claims = Claims(sweep, Path(output_path))
     if status:
         print(reports.status(claims))
         return {}
     if executor == "ray":
-        try:
-            from mdlm_lm_eval.sweep.ray_executor import run_on_ray
-        except ModuleNotFoundError as error:
-            raise OptionError(
-                "--executor ray needs Ray: pip install 'mdlm-lm-eval[ray]', or '.[ray]' in a clone"
-            ) from error
-        run_on_ray(sweep, claims, **on_ray)
+        _ray().run_on_ray(sweep, claims, **on_ray)
     else:
         run_here(sweep, tasks, claims)
     done = [cell for cell in sweep.cells if cell.name not in claims.failures]
-    print(reports.table(done, claims.output, baseline))
+    if with_scores := [cell for cell in done if not cell.analysis]:
+        print(reports.table(with_scores, claims.output, baseline))
     for name, sentence in claims.failures.items():
         print(f"{COMMAND}: failed: {name}: {sentence}", file=sys.stderr)
     n_done = f"{len(done)} of {len(sweep.cells)} cells are done in {output_path}, {claims.own} by this process"
     print(f"{COMMAND}: {n_done}", file=sys.stderr)
     return claims.failures
+
+
+def _measuring(
+    sweep: Sweep, tasks: Any, n_shards: int, executor: str, on_ray: Mapping[str, Any]
+) -> Callable[[dict[str, Cell]], Any]:
+    """A function that measures a cell of each way of computing, here or on Ray."""
+    from mdlm_lm_eval.sweep.run import Evaluator
+
+    def measure(ways: dict[str, Cell]) -> Any:
+        if executor == "ray":
+            return _ray().measure_on_ray(sweep, ways, **on_ray)
+        found = Evaluator(sweep, tasks, ways["one pass"]).measure(ways)
+        return found._replace(processes=n_shards)
+
+    return measure
+
+
+def _ray() -> Any:
+    try:
+        from mdlm_lm_eval.sweep import ray_executor
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            "--executor ray needs Ray: pip install 'mdlm-lm-eval[ray]', or '.[ray]' in a clone"
+        ) from error
+    return ray_executor
 
 
 def _parsed_shard(shard: str) -> tuple[int, int]:
@@ -104,6 +139,26 @@ def _parsed_shard(shard: str) -> tuple[int, int]:
     if not (index.isdecimal() and n.isdecimal() and int(index) < int(n)):
         raise must_be("--shard", "I/N with I from 0 to N - 1, such as 0/4", shard)
     return int(index), int(n)
+
+
+def sweep_of(words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
+    """The sweep of a command line, and its settings of places. The file may name recipes, whose cells are put together.
+
+    Those that need adapters are left out if --peft names none, and the others run without an adapter.
+    """
+    settings = settings_of(words)
+    names, of_adapters = (settings.pop(name, []) for name in ("recipes", "with_adapters"))
+    study = {name: settings.pop(name, {}) for name in ("claims", "most", "share")}
+    places = {name: settings.pop(name) for name in PLACES if name in settings}
+    if not names:
+        return plan(settings), places
+    shared = {name: value for name, value in settings.items() if name in COMMON_NAMES}
+    sweeps = {}
+    for name in [*names, *(of_adapters if "peft" in settings else [])]:
+        own = settings_of([*words, "--config", name]) | shared
+        left_out = (*PLACES, "peft") if name in names else PLACES
+        sweeps[name] = plan({key: value for key, value in own.items() if key not in left_out})
+    return replace(together(sweeps), study=study), places
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
@@ -168,6 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--baseline", metavar="WORDS", help="differences are to this cell, such as steps=8 (the first)")
     where = parser.add_argument_group("where cells run; docs/cluster.md says more")
     where.add_argument("--status", action="store_true", help="only list what is done and what is missing")
+    where.add_argument("--dry_run", action="store_true", help="only print what --config paper would ask")
     where.add_argument("--shard", metavar="I/N", help="only every N-th cell, from cell I on; I is 0 to N - 1")
     where.add_argument(
         "--executor",
@@ -195,6 +251,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in _NAMED:
         common.add_argument(f"--{name}", nargs="+", action=MergeDictAction, metavar="NAME=VALUE", help="or JSON")
     common.add_argument("--limit", type=float, help="questions per task")
+    common.add_argument("--hours", type=float, help="instead of --limit, for --config paper: time goes to its claims")
     common.add_argument(
         "--samples", type=samples, metavar="JSON", help="questions of tasks by number, or a file that holds this"
     )

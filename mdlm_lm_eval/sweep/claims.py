@@ -1,6 +1,8 @@
 """Cells of a sweep in a folder that several processes may share. Each cell is computed once.
 
 OUTPUT/MODEL/CELL/results_cell.json    a finished cell: its folder appears whole, in one move
+OUTPUT/MODEL/analyses/ANALYSIS/*       the same of an analysis, with the files of `mdlm-attribution`
+OUTPUT/.partial/DIGEST/                an analysis that is not finished, which goes on after its last task
 OUTPUT/.locks/DIGEST.lock              held by the process that computes a cell, and released when that process ends
 """
 
@@ -22,9 +24,7 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
 from mdlm_lm_eval.results.suite import suite_info
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 
-# Readers of lm-eval look for results_*.json. A cell has one result, so the name has no date.
-RESULT_FILE = "results_cell.json"
-_SHARED = ("model", "gen_kwargs", "limit", "samples", "apply_chat_template", "system_instruction")
+_SHARED = ("model", "gen_kwargs", "samples", "apply_chat_template", "system_instruction")
 
 
 class Claims:
@@ -35,7 +35,7 @@ class Claims:
     """
 
     def __init__(self, sweep: Sweep, output: Path) -> None:
-        self.sweep, self.output = sweep, output
+        self.sweep, self.output, self.partial = sweep, output, output / ".partial"
         self.left = deque(sweep.cells)
         self.failures: dict[str, str] = {}
         self.own = 0
@@ -79,9 +79,10 @@ class Claims:
         settings = {name: getattr(self.sweep, name) for name in _SHARED}
         settings |= {
             name: getattr(cell, name)
-            for name in ("task", "metadata", "num_fewshot", "repeats", "query_position", "seeds")
+            for name in ("task", "metadata", "num_fewshot", "repeats", "query_position", "seeds", "analysis")
         }
         settings |= {
+            "limit": self.sweep.limit_of(cell),
             "fewshot_as_multiturn": None if self.sweep.fewshot_as_multiturn else "false",
             "model_args": arguments,
             "task_suite": self._suite((cell.task,)),
@@ -94,25 +95,28 @@ class Claims:
     def is_finished(self, cell: Cell) -> bool:
         """Whether a cell's result exists. A result of fewer questions, or without wanted samples, does not count.
 
+        One with more questions than a plan wants does.
+
         Raises OptionError if the folder holds a result of other settings or of another model, or something else.
         """
         folder = self.output / cell.name
         if not folder.exists():
             return False
         try:
-            stored = dict(read_json(folder / RESULT_FILE)["config"]["mdlm_sweep"]["settings"])
+            stored = dict(read_json(folder / cell.result_file)["config"]["mdlm_sweep"]["settings"])
         except (UnusableFile, LookupError, TypeError) as error:
             raise OptionError(f"{folder} holds no result of a sweep; move it, or name another --output_path") from error
         settings = self.settings(cell)
         different = [name for name, value in settings.items() if stored.get(name) != value]
-        if different == ["limit"] and _covers_more(self.sweep.limit, stored.get("limit")):
+        if different == ["limit"] and _covers_more(settings["limit"], stored.get("limit")):
             return False
-        if different:
+        is_fuller = different == ["limit"] and cell.limit is not None
+        if different and not is_fuller:
             changes = "; ".join(f"{name} was {stored.get(name)} and is {settings[name]}" for name in different)
             raise OptionError(
                 f"{folder} holds a result of other settings ({changes}); move it, or name another --output_path"
             )
-        return not self.sweep.log_samples or any(folder.glob("samples_*"))
+        return not self.sweep.log_samples or cell.analysis is not None or any(folder.glob("samples_*"))
 
 
 def _covers_more(now: float | None, before: float | None) -> bool:

@@ -2,8 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path, PurePath
@@ -21,6 +21,7 @@ from mdlm_lm_eval.options import (
     OptionError,
     approximate_caches,
     asked_sampler,
+    must_be,
     options_of,
     parse_whole,
     unknown_option,
@@ -30,9 +31,13 @@ from mdlm_lm_eval.resolve import loading_names
 from mdlm_lm_eval.tasks.repeated.placement import check_place
 from mdlm_lm_eval.tasks.settings import check_metadata
 
+# Readers of lm-eval look for results_*.json. A cell has one result, so the name has no date.
+RESULT_FILE = "results_cell.json"
 _UNSAFE = re.compile(r"[^\w.,=+-]+")  # in the names of folders
 _OF_TASKS = ("num_fewshot", "repeats", "query_position", "seed")
-_OTHER_AXES = ("peft", "tasks", "metadata", *_OF_TASKS)
+_OTHER_AXES = ("peft", "tasks", "metadata", "analysis", *_OF_TASKS)
+# Analyses that run as cells, under their names as commands of `mdlm-attribution` -> their files.
+ANALYSES = {"groups": "attribution_groups", "examples": "attribution_examples", "confidence": "confidence"}
 
 
 def axes_of_options() -> dict[str, Option]:
@@ -47,11 +52,12 @@ def axes_of_options() -> dict[str, Option]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of `lm_eval`: a task or group under one setting of everything.
+    """One run of `lm_eval`, or one analysis: a task or group under one setting of everything.
 
     model: the name of checkpoint and adapter in folders. arguments: those of `lm_eval --model_args`, including adapter
     and options. metadata: settings of the task, such as fewshot_distractors. None means that the argument is not given
-    to `lm_eval`.
+    to `lm_eval`. analysis: the command of `mdlm-attribution` that runs instead, with its own defaults. recipes: those
+    that the cell belongs to, if a recipe names others. limit, tokens: its questions per task and size in a plan.
     """
 
     task: str
@@ -62,10 +68,17 @@ class Cell:
     repeats: int | None = None
     query_position: str | None = None
     seed: int | None = None
+    analysis: str | None = None
+    recipes: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    limit: float | None = None
+    tokens: int | None = None
 
     @cached_property
     def name(self) -> str:
-        """The cell's folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS[,preset=PRESET]."""
+        """The cell's folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS[,preset=PRESET].
+
+        That of an analysis is MODEL[+ADAPTER]/analyses/ANALYSIS[,SETTINGS].
+        """
         options = axes_of_options()
         settings = {name: value for name, value in self.arguments.items() if name in options} | dict(self.metadata)
         preset = str(self.arguments.get("preset") or "").replace("/", "__") or None
@@ -73,8 +86,13 @@ class Cell:
         settings |= {name: value for name, value in more.items() if value is not None}
         if settings.get("sampler") == "auto":
             settings["sampler"] = "built-in"
-        words = [self.task, *(f"{name}={value}" for name, value in settings.items())]
-        return f"{self.model}/{_UNSAFE.sub('_', ','.join(words))}"
+        words = [self.analysis or self.task, *(f"{name}={value}" for name, value in settings.items())]
+        return f"{self.model}/{'analyses/' if self.analysis else ''}{_UNSAFE.sub('_', ','.join(words))}"
+
+    @property
+    def result_file(self) -> str:
+        """The file in the cell's folder with its scores and settings."""
+        return f"{ANALYSES[self.analysis]}.json" if self.analysis else RESULT_FILE
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -87,7 +105,9 @@ class Sweep:
     """The cells to run, the model to run them on, and lm-eval's settings that all cells share.
 
     model_args: without options and adapter, which belong to each cell. samples: numbers of the questions to ask, by
-    task. use_cache: a folder with a request cache for each cell.
+    task. use_cache: a folder with a request cache for each cell. apply_chat_template: "auto" if the tokenizer decides.
+    study: of a recipe that names others. claims: claim -> words of its cells' names; most, share: words -> the most
+    questions of a cell's tasks, and its largest share of the time.
     """
 
     cells: tuple[Cell, ...]
@@ -107,9 +127,14 @@ class Sweep:
     confirm_run_unsafe_code: bool = False
     wandb_args: Mapping[str, Any] = field(default_factory=dict)
     trackio_args: Mapping[str, Any] = field(default_factory=dict)
+    study: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def limit_of(self, cell: Cell) -> float | None:
+        """The number of questions of each task of a cell: of the plan, or that of all cells."""
+        return self.limit if cell.limit is None else cell.limit
 
     def command(self, cell: Cell) -> str:
-        """The `lm_eval` command of the same run, or a `mdlm-sweep` command if lm_eval lacks a setting of the cell."""
+        """The `lm_eval` command of the same run, or that of ours which has all settings of the cell."""
         shared = {name: getattr(self, name) for name in ("batch_size", "device", "include_path", "system_instruction")}
         flags = {
             "model": self.model,
@@ -120,7 +145,7 @@ class Sweep:
             "num_fewshot": cell.num_fewshot,
             "repeats": cell.repeats,
             "query_position": cell.query_position,
-            "limit": self.limit,
+            "limit": self.limit_of(cell),
             "samples": self.samples,
             "seed": cell.seed,
             **shared,
@@ -128,11 +153,14 @@ class Sweep:
             "fewshot_as_multiturn": None if self.fewshot_as_multiturn else "false",
             "confirm_run_unsafe_code": self.confirm_run_unsafe_code,
         }
+        if cell.analysis:
+            same = ("model", "model_args", "tasks", "metadata", "limit", "batch_size", "device", "apply_chat_template")
+            return lm_eval_command({name: flags[name] for name in same}, f"mdlm-attribution {cell.analysis}")
         return lm_eval_command(flags, "mdlm-sweep" if cell.repeats or cell.query_position else "lm_eval")
 
 
 # Settings that are the same in all cells.
-COMMON_NAMES = frozenset(field.name for field in fields(Sweep)) - {"cells"}
+COMMON_NAMES = frozenset(field.name for field in fields(Sweep)) - {"cells", "study"}
 
 
 def plan(settings: Mapping[str, Any]) -> Sweep:
@@ -160,15 +188,30 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
         model_args = {"pretrained": BUILT_IN, **loading_names(model_args)}
     # Options among the model arguments are axes of one value.
     axes = {name: [model_args.pop(name)] for name in [*model_args] if name in {*options, "peft"}}
-    cells: dict[str, Cell] = {}
+    found: list[Cell] = []
     for grid in grids:
         metadata = {**(common.get("metadata") or {}), **(grid.get("metadata") or {})}
-        found = _cells({**axes, **common, **grid}, model=model, model_args=model_args, metadata=metadata)
-        cells |= {repr(cell): cell for cell in found}
+        found += _cells({**axes, **common, **grid}, model=model, model_args=model_args, metadata=metadata)
     given = {name: common[name] for name in COMMON_NAMES if common.get(name) is not None}
-    if twice := [name for name, n in Counter(cell.name for cell in cells.values()).items() if n > 1]:
+    cells = distinct(found)
+    if twice := [name for name, n in Counter(cell.name for cell in cells).items() if n > 1]:
         raise OptionError(f"two cells would share the folder {twice[0]}; give their adapters or values other names")
-    return Sweep(tuple(cells.values()), **(given | {"model_args": model_args}))
+    return Sweep(cells, **(given | {"model_args": model_args}))
+
+
+def together(sweeps: Mapping[str, Sweep]) -> Sweep:
+    """One sweep over the cells of several recipes, by name. What all cells share must be the same in all of them."""
+    cells = (replace(cell, recipes=(name,)) for name, sweep in sweeps.items() for cell in sweep.cells)
+    return replace(next(iter(sweeps.values())), cells=distinct(cells))
+
+
+def distinct(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """The cells without repetitions. A cell that several recipes share belongs to all of them."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        first = found.get(repr(cell), cell)
+        found[repr(cell)] = replace(first, recipes=tuple(dict.fromkeys((*first.recipes, *cell.recipes))))
+    return tuple(found.values())
 
 
 def _cells(
@@ -178,7 +221,12 @@ def _cells(
     if not settings.get("tasks"):
         raise OptionError("tasks is not set; name at least one, such as mdlm_context")
     # Autoregressive models have none of these options, so the axes are dropped.
-    names = [name for name in axes_of_options() if name in settings and model == "mdlm"]
+    analysis = settings.get("analysis")
+    if analysis is not None and analysis not in ANALYSES:
+        raise must_be("analysis", f"one of {', '.join(ANALYSES)}", analysis)
+    # Analyses set the masks themselves, and do not decode.
+    used = {"modeling"} if analysis else axes_of_options().keys()
+    names = [name for name in axes_of_options() if name in settings and model == "mdlm" and name in used]
     options = {name: _values(name, settings[name]) for name in names}
     has_caches = any(value in approximate_caches() for value in options.get("cache", ()))
     of_tasks = {name: _values(name, value) for name, value in metadata.items()}
@@ -204,8 +252,11 @@ def _cells(
         if place is not None:
             check_place(place)
         given = {"num_fewshot": shots, "repeats": repeats, "seed": seed}
-        whole = {n: parse_whole(n, value, least=int(n == "repeats")) for n, value in given.items() if value is not None}
-        cells.append(Cell(str(task), name, arguments, chosen_metadata, query_position=place, **whole))
+        known = {n: value for n, value in given.items() if value is not None}
+        whole: dict[str, Any] = {n: parse_whole(n, value, least=int(n == "repeats")) for n, value in known.items()}
+        cells.append(
+            Cell(str(task), name, arguments, chosen_metadata, query_position=place, analysis=analysis, **whole)
+        )
     return cells
 
 

@@ -7,6 +7,7 @@ processes may work on the same output.
 import logging
 import os
 import time
+from typing import Any
 
 import ray
 from filelock import FileLock
@@ -16,7 +17,7 @@ from ray.exceptions import RayError
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.claims import Claims
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
-from mdlm_lm_eval.sweep.run import Evaluator, Tasks, fail, progress_bar, show_progress
+from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks, fail, progress_bar, show_progress
 
 _RETRIES = 2  # how often a cell is computed again after its actor died
 
@@ -30,6 +31,24 @@ class Worker(Evaluator):
         super().__init__(sweep, Tasks(sweep), sweep.cells[0])
 
 
+def measure_on_ray(
+    sweep: Sweep,
+    ways: dict[str, Cell],
+    address: str | None = None,
+    workers: int = 0,
+    gpus_per_worker: float | None = None,
+) -> Measured:
+    """Measures cells on one worker, as `Evaluator.measure` does. `processes` is the number of workers of a run."""
+    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    try:
+        n_workers, options = _workers(sweep, workers, gpus_per_worker)
+        worker = ray.remote(Worker).options(**options).remote(sweep, os.getcwd())
+        found: Measured = ray.get(worker.measure.remote(ways))
+        return found._replace(processes=n_workers)
+    finally:
+        ray.shutdown()
+
+
 def run_on_ray(
     sweep: Sweep, claims: Claims, address: str | None = None, workers: int = 0, gpus_per_worker: float | None = None
 ) -> None:
@@ -39,20 +58,14 @@ def run_on_ray(
         return
     ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     try:
-        gpus = [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
-        each = float(max(gpus) > 0) if gpus_per_worker is None else gpus_per_worker
-        if each > max(gpus):
-            raise OptionError(f"gpus_per_worker={each:g}: the most on one node of this cluster is {max(gpus):g}")
-        n_workers = min(workers or (int(sum(gpus) / each) if each else len(gpus)), len(sweep.cells))
-        # Ray restarts an actor that died, and computes its cell again.
-        options = {"num_cpus": 1, "num_gpus": each, "max_restarts": -1, "max_task_retries": _RETRIES}
+        n_workers, options = _workers(sweep, workers, gpus_per_worker)
         actor = ray.remote(Worker).options(**options)
         started = [actor.remote(sweep, os.getcwd()) for _ in range(n_workers)]
         # Cells go to actors that have started, as the cluster may not have room for all of them yet.
         starting = {worker.__ray_ready__.remote(): worker for worker in started}
         running: dict[ray.ObjectRef, tuple[ActorHandle, Cell, FileLock]] = {}
         idle: list[ActorHandle] = []
-        with progress_bar(len(claims.left) + (taken is not None)) as bar:
+        with progress_bar([*claims.left, *([taken[0]] if taken else [])]) as bar:
             while taken or claims.left or running:
                 while idle and (taken := taken or claims.take()):
                     worker, (cell, lock), taken = idle.pop(), taken, None
@@ -72,6 +85,17 @@ def run_on_ray(
                     except (RayError, OSError) as error:
                         fail(claims, cell, getattr(error, "cause", None) or error)
                     lock.release()
-                show_progress(bar, len(claims.left) + len(running))
+                show_progress(bar, [*claims.left, *(cell for _, cell, _ in running.values())])
     finally:
         ray.shutdown()  # ends the actors
+
+
+def _workers(sweep: Sweep, workers: int, gpus_per_worker: float | None) -> tuple[int, dict[str, Any]]:
+    """The number of workers of the cluster, and the options of each."""
+    gpus = [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    each = float(max(gpus) > 0) if gpus_per_worker is None else gpus_per_worker
+    if each > max(gpus):
+        raise OptionError(f"gpus_per_worker={each:g}: the most on one node of this cluster is {max(gpus):g}")
+    n_workers = min(workers or (int(sum(gpus) / each) if each else len(gpus)), len(sweep.cells))
+    # Ray restarts an actor that died, and computes its cell again.
+    return n_workers, {"num_cpus": 1, "num_gpus": each, "max_restarts": -1, "max_task_retries": _RETRIES}

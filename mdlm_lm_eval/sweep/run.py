@@ -1,16 +1,20 @@
 """Evaluates cells one after the other over one loaded model, with `lm_eval.simple_evaluate` and lm-eval's own files."""
 
 import getpass
+import io
 import json
+import re
+import shlex
+import shutil
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
@@ -20,26 +24,56 @@ from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 from tqdm import tqdm
+from transformers import AutoTokenizer
 
+from mdlm_lm_eval.analyses.__main__ import analyse
+from mdlm_lm_eval.analyses.inputs import model_of
 from mdlm_lm_eval.decoding.guests import Snapshot
-from mdlm_lm_eval.lm import MDLM, config_of, settings_of
+from mdlm_lm_eval.default_model import model_path
+from mdlm_lm_eval.lm import MDLM, config_of, settings_of, source_of, tokenizer_of
 from mdlm_lm_eval.model.devices import best_device
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, did_you_mean, own_names
 from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
+from mdlm_lm_eval.record import digest_of_settings
 from mdlm_lm_eval.resolve import without_effect
-from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
+from mdlm_lm_eval.sweep.claims import Claims
 from mdlm_lm_eval.sweep.likelihoods import check_likelihoods
-from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.sweep.plan import RESULT_FILE, Cell, Sweep, distinct
 from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import repeat
 
 _MODULES = frozenset(sys.modules)  # before any task was loaded
 # Arguments of `simple_evaluate`.
 _AS_THEY_ARE = (
-    "batch_size limit samples log_samples system_instruction apply_chat_template fewshot_as_multiturn".split()  # noqa: SIM905
+    "batch_size samples log_samples system_instruction apply_chat_template fewshot_as_multiturn".split()  # noqa: SIM905
 )
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
 _gpu_locks: list[FileLock] = []  # held until this process ends
+
+
+def tokenizer_of_model(sweep: Sweep) -> Any:
+    """The tokenizer of a sweep's model."""
+    arguments = {**sweep.model_args, **source_of(sweep.model_args)}
+    name = arguments.get("tokenizer") or model_path(str(arguments["pretrained"]))
+    if sweep.model == "mdlm":
+        return tokenizer_of(name, config_of(arguments["pretrained"], arguments), arguments)
+    return AutoTokenizer.from_pretrained(name, **source_of(arguments))
+
+
+def as_chats(sweep: Sweep) -> Sweep:
+    """The sweep with chats or texts as prompts, where the tokenizer decides: models with a chat template get chats.
+
+    The tokenizers of some base models have a template, too; such a model's name says "base".
+    """
+    if sweep.apply_chat_template != "auto":
+        return sweep
+    name = str(sweep.model_args["pretrained"])
+    has_template = tokenizer_of_model(sweep).chat_template is not None
+    chats = has_template and not re.search(r"(?<![a-z])base(?![a-z])", Path(name).name.lower())
+    why = "its tokenizer has a chat template" if has_template else "its tokenizer has no chat template"
+    why = "its name says base" if has_template and not chats else why
+    say(f"{name} gets {'chats' if chats else 'texts'}, as {why}; change it by --apply_chat_template {not chats}")
+    return replace(sweep, apply_chat_template=chats)
 
 
 class Tasks:
@@ -61,7 +95,7 @@ class Tasks:
                 hint = did_you_mean(pattern, manager.all_tasks) or "`lm_eval ls tasks` lists them all"
                 raise OptionError(f"tasks={pattern}: lm-eval knows no such task or group; {hint}")
         cells = [replace(cell, task=name) for cell in self.sweep.cells for name in names[cell.task]]
-        return replace(self.sweep, cells=tuple({repr(cell): cell for cell in cells}.values()))
+        return replace(self.sweep, cells=distinct(cells))
 
     def manager(self, metadata: Mapping[str, Any]) -> TaskManager:
         """The task manager for a cell's metadata and the model arguments, which lm-eval also passes to tasks."""
@@ -115,15 +149,26 @@ def check_cells(sweep: Sweep) -> None:
             raise OptionError(f"{first.name} and {cell.name} would be the same: {why}")
 
 
+class Measured(NamedTuple):
+    """Seconds that one question of each task takes, by way of computing, and of the start of each cell.
+
+    processes: how many share the cells.
+    """
+
+    seconds: dict[str, float]
+    start: float
+    processes: int = 1
+
+
 class Evaluator:
     """A loaded model that evaluates cells.
 
-    Raises OptionError if the likelihoods of a cell cannot be computed. Errors of loading the weights are raised
-    unchanged.
+    partial: a folder for analyses that are not finished, so that the same command continues a killed one. Raises
+    OptionError if the likelihoods of a cell cannot be computed. Errors of loading the weights are raised unchanged.
     """
 
-    def __init__(self, sweep: Sweep, tasks: Tasks, first: Cell) -> None:
-        self.sweep, self.tasks = sweep, tasks
+    def __init__(self, sweep: Sweep, tasks: Tasks, first: Cell, partial: Path | None = None) -> None:
+        self.sweep, self.tasks, self.partial = sweep, tasks, partial
         self._device = sweep.device or own_device(sweep.model_args)
         self._lm: Any = None
         self._arguments: dict[str, Any] = {}
@@ -137,6 +182,8 @@ class Evaluator:
         `settings` are those of `Claims.settings`, and are recorded in the result.
         """
         sweep, lm = self.sweep, self._prepared(cell)
+        if cell.analysis:
+            return self._analysed(lm, cell, settings)
         tracker = EvaluationTracker()
         forget_task_files(sys.modules.keys() - _MODULES)
         with self._as_it_was(lm):
@@ -149,6 +196,36 @@ class Evaluator:
         if sweep.wandb_args or sweep.trackio_args:
             self._log(cell, results, samples)
         return files
+
+    def measure(self, ways: Mapping[str, Cell]) -> Measured:
+        """Measures a cell of each way, of which "one pass" is one. Nothing is kept."""
+
+        def seconds(cell: Cell, limit: int) -> float:
+            began = time.perf_counter()
+            with redirect_stdout(io.StringIO()):
+                self.files(replace(cell, limit=limit), {})
+            return time.perf_counter() - began
+
+        seconds(ways["one pass"], 1)  # the first passes of a process take longer
+        one, three = (seconds(ways["one pass"], limit) for limit in (1, 3))
+        start = max(0.0, (3 * one - three) / 2)
+        found = {way: seconds(cell, 1) - start for way, cell in ways.items() if way != "one pass"}
+        found["one pass"] = (three - one) / 2
+        return Measured({way: max(took, 1e-3) for way, took in found.items()}, start)
+
+    def _analysed(self, lm: LM, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
+        """The files of an analysis, as `mdlm-attribution` writes them; their JSON also has the cell's settings."""
+        if not isinstance(lm, MDLM):
+            raise OptionError(f"analysis={cell.analysis} needs --model mdlm in a sweep; see mdlm-attribution")
+        command = self.sweep.command(cell)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = ((settings and self.partial) or Path(scratch)) / digest_of_settings(settings)
+            analyse([*shlex.split(command)[1:], f"--output_path={folder}"], model_of(lm))
+            files = {path.name: path.read_bytes() for path in folder.iterdir()}
+            shutil.rmtree(folder)
+        content = json.loads(files[cell.result_file])
+        content |= {"command": command, "config": {"mdlm_sweep": {"settings": settings, "command": command}}}
+        return files | {cell.result_file: (json.dumps(content, indent=1) + "\n").encode()}
 
     @contextmanager
     def _as_it_was(self, lm: LM) -> Iterator[None]:
@@ -173,6 +250,7 @@ class Evaluator:
             gen_kwargs=dict(sweep.gen_kwargs),
             use_cache=None if sweep.use_cache is None else str(Path(sweep.use_cache) / cell.name),
             num_fewshot=cell.num_fewshot,
+            limit=sweep.limit_of(cell),
             device=self._device,
             confirm_run_unsafe_code=sweep.confirm_run_unsafe_code,
             evaluation_tracker=tracker,
@@ -228,20 +306,21 @@ class Evaluator:
 def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
     """Computes every cell that is left, and waits for cells that other processes compute in the same folder."""
     evaluator = None
-    with progress_bar(len(claims.left)) as bar:
+    with progress_bar(claims.left) as bar:
         while claims.left:
             if (taken := claims.take()) is None:
                 if claims.left:
                     time.sleep(1)
                 continue
             cell, lock = taken
-            evaluator = evaluator or Evaluator(sweep, tasks, cell)
+            evaluator = evaluator or Evaluator(sweep, tasks, cell, claims.partial)
             try:
                 claims.finish(cell, evaluator.files(cell, claims.settings(cell)))
             except Exception as error:  # other cells may succeed
                 fail(claims, cell, error)
-            lock.release()
-            show_progress(bar, len(claims.left))
+            finally:
+                lock.release()
+            show_progress(bar, claims.left)
 
 
 def fail(claims: Claims, cell: Cell, error: Exception) -> None:
@@ -251,15 +330,21 @@ def fail(claims: Claims, cell: Cell, error: Exception) -> None:
     say(f"failed: {cell.name}: {''.join(traceback.format_exception(error)) if kind else error}")
 
 
-def progress_bar(n_cells: int) -> tqdm:
-    """A progress bar over all cells to compute, including those of other processes."""
-    return tqdm(total=n_cells, unit="cell", smoothing=0.0, disable=False)
+def progress_bar(cells: Iterable[Cell]) -> tqdm:
+    """A progress bar over all cells to compute, including those of other processes; in tokens if these are known."""
+    cells = [*cells]
+    unit = "token" if cells and cells[0].tokens else "cell"
+    return tqdm(total=_size_of(cells), unit=unit, unit_scale=unit == "token", smoothing=0.0, disable=False)
 
 
-def show_progress(bar: tqdm, n_left: int) -> None:
-    """Updates the bar to the number of cells that are left."""
-    bar.n = bar.total - n_left
+def show_progress(bar: tqdm, left: Iterable[Cell]) -> None:
+    """Updates the bar to the cells that are left."""
+    bar.n = bar.total - _size_of(left)
     bar.refresh()
+
+
+def _size_of(cells: Iterable[Cell]) -> int:
+    return sum(cell.tokens or 1 for cell in cells)
 
 
 def say(line: str) -> None:

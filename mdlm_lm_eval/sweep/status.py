@@ -12,8 +12,8 @@ from mdlm_lm_eval.results.markdown import aligned, markdown_table
 from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import Score, against, pairing
-from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
-from mdlm_lm_eval.sweep.plan import Cell
+from mdlm_lm_eval.sweep.claims import Claims
+from mdlm_lm_eval.sweep.plan import RESULT_FILE, Cell
 
 
 def status(claims: Claims) -> str:

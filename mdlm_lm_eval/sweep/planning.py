@@ -1,0 +1,278 @@
+"""Fixes the number of questions of every cell of the paper's experiments, once for all processes and resumed runs.
+
+A recipe that names others (`--config paper`) writes this folder:
+
+OUTPUT/MODEL/plan.json              what is asked of a model; written once, before its first cell
+OUTPUT/MODEL[+ADAPTER]/CELL/        results_cell.json, an lm-eval result, and samples_TASK_cell.jsonl for each task
+OUTPUT/MODEL[+ADAPTER]/analyses/    groups/attribution_groups.json, examples/attribution_examples.json and
+                                    confidence/confidence.json, with what else `mdlm-attribution` writes
+
+MODEL is the checkpoint's name in folders; `plan.json` stands in that of the model without an adapter. It holds
+
+limit, hours           as typed; null if not
+claims                 the digest of the table of claims (`paper/claims.yaml`)
+apply_chat_template    whether prompts are chats
+cells                  name (MODEL/CELL) -> "questions": of each task that a report counts, the first ones of the task;
+                       "tokens": of the whole cell, forward and backward, by which the progress bar counts;
+                       "recipes": experiments that it belongs to, such as ["e04", "e07"]
+declared               claims that the run declares, in the table's order -> "cells", "questions" (of each task),
+                       "reproduced" and "not_reproduced": the power at four times delta and at no effect
+left_out               name of a cell -> the reason why it does not run
+seconds                foreseen seconds of the run, if one process ran it; null without --hours
+
+A cell's result may have more questions than the plan, from an older run. A report cuts it to the plan.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval.analyses.__main__ import MASK_COUNTS, REORDERINGS, TABLE_MASKS
+from mdlm_lm_eval.lm import config_of
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.paper.verdict import claims, digest
+from mdlm_lm_eval.results.files import read_json, write_whole
+from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.names import named
+from mdlm_lm_eval.sweep.budget import Work, budget, powers, seconds_of
+from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.sweep.run import Measured, Tasks, say, tokenizer_of_model
+
+_BACKWARD = 3  # tokens of a pass with gradients count as so many
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a cell: questions of each task, and tokens that one question of each task takes."""
+
+    questions: int
+    tokens: int
+
+
+def way_of(cell: Cell) -> str:
+    """What decides a cell's seconds per token: gradients, one pass, or the steps and their rule."""
+    steps = cell.arguments.get("steps", 1)
+    if cell.analysis in ("groups", "examples"):
+        return "gradients"
+    return f"{steps} {cell.arguments.get('unmasking')}" if steps not in (1, "auto") else "one pass"
+
+
+class Survey:
+    """The size of each cell, and why others cannot run, from the first question of each task."""
+
+    def __init__(self, sweep: Sweep, tasks: Tasks) -> None:
+        self.sweep, self.tasks = sweep, tasks
+        self.tokenizer = tokenizer_of_model(sweep)
+        self.context = math.inf
+        if sweep.model == "mdlm":
+            config = config_of(sweep.model_args["pretrained"], sweep.model_args)
+            known = checkpoints.context_length(config, self.tokenizer)
+            self.context = int(sweep.model_args.get("max_length") or known)
+        self._prompts: dict[str, tuple[list[int], int, bool]] = {}
+        self.sizes: dict[str, Size] = {}
+        self.left_out: dict[str, str] = {}
+        for cell in sweep.cells:
+            try:
+                self.sizes[cell.name] = self._size(cell)
+            except (OSError, ImportError, OptionError) as error:  # data that do not load are the first two
+                self.left_out[cell.name] = " ".join(str(error).split())
+        if not self.sizes:
+            raise OptionError(f"no cell can run: {next(iter(self.left_out.values()))}")
+
+    def _size(self, cell: Cell) -> Size:
+        prompts, most, is_slot = self._prompt(cell)
+        if self.sweep.model != "mdlm" and (is_slot or cell.analysis):
+            raise OptionError("autoregressive models get open-ended questions alone")
+        masks = self._masks(cell, max(prompts))
+        if (longest := max(prompts) + max(masks)) > self.context:
+            raise OptionError(f"takes {longest} tokens, but the model's context has {self.context}")
+        steps = cell.arguments.get("steps", 1)
+        passes = min(steps, *masks) if isinstance(steps, int) else 1
+        if cell.analysis:
+            passes = {"groups": _BACKWARD, "examples": _BACKWARD * REORDERINGS}.get(cell.analysis, 1)
+        return Size(most, passes * sum(prompt + n for prompt in prompts for n in masks))
+
+    def _masks(self, cell: Cell, prompt: int) -> list[int]:
+        """Tokens that stand beside the prompt: of each pass of the analysis of confidence."""
+        if cell.analysis:
+            return {"groups": [TABLE_MASKS], "confidence": MASK_COUNTS}.get(cell.analysis, [0])
+        given = cell.arguments
+        asked = math.ceil(given["mask_ratio"] * prompt) if given.get("mask_ratio") else given.get("n_masks", 1)
+        return [(asked if isinstance(asked, int) else 1) + int(given.get("n_fillers") or 0)]
+
+    def _prompt(self, cell: Cell) -> tuple[list[int], int, bool]:
+        """Tokens of each task's first prompt, the fewest questions of a task, and whether the answer stands inside."""
+        key = repr((cell.task, cell.metadata, cell.num_fewshot))
+        if key not in self._prompts:
+            loaded = self.tasks.manager(cell.metadata).load([cell.task])["tasks"].values()
+            lengths = [self._tokens(task, cell.num_fewshot) for task in loaded]
+            is_slot = any((task.config.generation_kwargs or {}).get("infill") for task in loaded)
+            self._prompts[key] = lengths, min(len(task.eval_docs) for task in loaded), is_slot
+        return self._prompts[key]
+
+    def _tokens(self, task: Any, num_fewshot: int | None) -> int:
+        if num_fewshot is not None:
+            task.set_config("num_fewshot", num_fewshot)
+        task.build_all_requests(
+            limit=1,
+            apply_chat_template=bool(self.sweep.apply_chat_template),
+            fewshot_as_multiturn=self.sweep.fewshot_as_multiturn,
+            chat_template=self._chat,
+        )
+        return len(self.tokenizer(task.instances[0].args[0], verbose=False).input_ids)
+
+    def _chat(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> Any:
+        return self.tokenizer.apply_chat_template(
+            messages,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
+
+
+def cells_of_claims(sweep: Sweep, left_out: Mapping[str, str]) -> dict[str, list[str]]:
+    """Claims that a run declares, in the table's order -> the names of their cells.
+
+    A claim needs all its cells, one of which belongs to its experiment. Those of adapters count for their experiments.
+    """
+    base = sweep.cells[0].model
+    recipes = {cell.name: cell.recipes for cell in sweep.cells}
+    models = dict.fromkeys(cell.model for cell in sweep.cells)
+    found = {}
+    for name, claim in claims().items():
+        wanted = sweep.study["claims"].get(name, ())
+        own = [cell for cell in recipes if cell.startswith(f"{base}/") or claim.experiment in recipes[cell]]
+        chosen = [
+            named(words, of_model)
+            for model in models
+            if (of_model := [cell for cell in own if cell.startswith(f"{model}/")])
+            for words in wanted
+        ]
+        names = [cell for cell in chosen if cell is not None and cell not in left_out]
+        if len(names) == len(chosen) and any(claim.experiment in recipes[cell] for cell in names):
+            found[name] = names
+    return found
+
+
+def path_of(sweep: Sweep, output: Path) -> Path:
+    """The file of the model's plan."""
+    return output / sweep.cells[0].model / "plan.json"
+
+
+def planned(
+    sweep: Sweep,
+    tasks: Tasks,
+    output: Path,
+    *,
+    hours: float | None,
+    measure: Callable[[dict[str, Cell]], Measured],
+    write: bool = True,
+) -> Sweep:
+    """The sweep with the questions of its plan, which is made and written if there is none yet.
+
+    measure: measures a cell of each way. Raises OptionError if the plan was made of something else.
+    """
+    path = path_of(sweep, output)
+    lock = hashlib.sha256(str(path.relative_to(output)).encode()).hexdigest()[:32]
+    typed = {"limit": sweep.limit, "hours": hours}
+    same: dict[str, Any] = {"claims": digest(), "apply_chat_template": sweep.apply_chat_template}
+    (output / ".locks").mkdir(parents=True, exist_ok=True)
+    with FileLock(output / ".locks" / f"{lock}.lock"):
+        if path.exists():
+            plan = read_json(path)
+            same |= typed if any(typed.values()) else {}
+            same["cells"] = sorted(cell.name for cell in sweep.cells)
+            stored = plan | {"cells": sorted([*plan["cells"], *plan["left_out"]])}
+            if different := [name for name, value in same.items() if stored[name] != value]:
+                raise OptionError(
+                    f"{path} was made with other {', '.join(different)}; repeat its command, or name another "
+                    "--output_path"
+                )
+        else:
+            plan = {**typed, **same, **_plan(sweep, tasks, hours, measure)}
+            if write:
+                write_whole(path, json.dumps(plan, indent=1) + "\n")
+    _show(plan)
+    cells = plan["cells"]
+    return replace(
+        sweep,
+        cells=tuple(
+            replace(cell, limit=cells[cell.name]["questions"], tokens=cells[cell.name]["tokens"])
+            for cell in sweep.cells
+            if cell.name in cells
+        ),
+    )
+
+
+def _plan(
+    sweep: Sweep, tasks: Tasks, hours: float | None, measure: Callable[[dict[str, Cell]], Measured]
+) -> dict[str, Any]:
+    """What `plan.json` holds beside the settings that it was made for."""
+    survey = Survey(sweep, tasks)
+    sizes, seconds = survey.sizes, None
+    cells = {cell.name: cell for cell in sweep.cells if cell.name in sizes}
+    needs = cells_of_claims(sweep, survey.left_out)
+    most, share = ({named(words, cells): n for words, n in sweep.study[part].items()} for part in ("most", "share"))
+    largest = {name: min(size.questions, most.get(name, size.questions)) for name, size in sizes.items()}
+    if hours is None:
+        limit = sweep.limit or math.inf
+        questions = {name: min(math.ceil(limit * n) if limit < 1 else limit, n) for name, n in largest.items()}
+    else:
+        # Gradients of the smallest analysis, and other passes of the longest cell.
+        by_tokens = sorted(cells.values(), key=lambda cell: sizes[cell.name].tokens * (-1 if cell.analysis else 1))
+        ways = {way_of(cell): cell for cell in by_tokens}
+        found = measure(ways)
+        rates = {way: found.seconds[way] / sizes[cell.name].tokens for way, cell in ways.items()}
+        work = {
+            name: Work(found.start, rates[way_of(cell)] * sizes[name].tokens, largest[name], share.get(name, 1.0))
+            for name, cell in cells.items()
+        }
+        questions = budget(work, needs, hours, found.processes)
+        seconds = seconds_of(work, questions)
+    declared = {}
+    for name, own in needs.items():
+        n = int(min(questions[cell] for cell in own))
+        chances = dict(zip(("reproduced", "not_reproduced"), powers(name, n, len(needs)), strict=True))
+        declared[name] = {"cells": own, "questions": n, **chances}
+    return {
+        "cells": {
+            name: {"questions": int(n), "tokens": int(n) * sizes[name].tokens, "recipes": cells[name].recipes}
+            for name, n in questions.items()
+        },
+        "declared": declared,
+        "left_out": survey.left_out,
+        "seconds": seconds,
+    }
+
+
+def table(sweep: Sweep) -> str:
+    """A table of cells with their questions and tokens."""
+    rows = [
+        [cell.name, ", ".join(cell.recipes), f"{cell.limit:g}", f"{cell.tokens:,}"]
+        for cell in sweep.cells
+        if cell.limit is not None
+    ]
+    return markdown_table(["cell", "recipes", "questions per task", "tokens"], rows)
+
+
+def _show(plan: Mapping[str, Any]) -> None:
+    """Prints the power of each claim, the sum of all work, and what is left out."""
+    heads = ["claim", "questions per task", "power: reproduced", "power: not reproduced"]
+    rows = [
+        [claims()[name].title, str(one["questions"]), f"{one['reproduced']:.0%}", f"{one['not_reproduced']:.0%}"]
+        for name, one in plan["declared"].items()
+    ]
+    say(markdown_table(heads, rows))
+    tokens = sum(cell["tokens"] for cell in plan["cells"].values())
+    hours = "" if plan["seconds"] is None else f", {plan['seconds'] / 3600:.2g} hours of one process"
+    say(f"{len(plan['cells'])} cells, {tokens:,} tokens{hours}")
+    for reason in dict.fromkeys(plan["left_out"].values()):
+        names = [name for name, own in plan["left_out"].items() if own == reason]
+        say(f"left out: {', '.join(names)}: {reason}")
