@@ -3,18 +3,21 @@
     python benchmarks/interval_coverage.py --write    # into two tables beside this file, and into README.md
 
 Of the suite, answers are drawn from logits with effects of word rules (correlated 0.9 in pairs of related rules), of a
-rule's two tasks, of sets of three questions, and of seeds; two settings share 70% of each. The truth is the expected
-share of right answers. Beside the intervals in use stand those that were not chosen: Student's t over the eight rules,
+rule's two tasks, and of sets of three questions; two settings share 70% of each. The truth is the expected share of
+right answers. Beside the intervals in use stand those that were not chosen: Student's t over the eight rules,
 and a bootstrap over sets (BCa).
 
 Of other benchmarks (`coverage_of_differences.csv`), `mdlm-leaderboard compare` tests two settings of equal or different
 expected scores: many questions, few that are asked often, questions in clusters, scores near 0 and 100.
+
+Of twenty trained models (`coverage_over_models.csv`), some collapse after fine-tuning: the median change and the share
+that collapses have intervals, and two ways of fine-tuning are compared by the sign test.
 """
 
 import argparse
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -32,7 +35,7 @@ from mdlm_lm_eval.results.statistics import (
     difference,
     holm,
     interval_over_tasks,
-    mean_of_seeds,
+    over_models,
     score_of_questions,
     score_over_rules,
 )
@@ -43,10 +46,10 @@ DISTRACTORS = ("smallest", "largest")
 RULES = [rule for pair in PAIRS for rule in pair]
 TASKS = [f"{rule}_{distractor}" for rule in RULES for distractor in DISTRACTORS]
 OF_PAIR, OF_RULE, SHARED = 0.9, 0.72, 0.7  # shares of variance: a pair's in a rule, a rule's in a task, both settings'
-OF_SETS, OF_SEEDS = 1.5, 0.5  # standard deviations of logits
+OF_SETS = 1.5  # standard deviation of logits
 N_EQUAL = 8  # models of a table whose ranks are compared
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
-Answers = np.ndarray  # [settings, seeds, questions], 1 or 0
+Answers = np.ndarray  # [settings, questions], 1 or 0
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,12 @@ class Case:
     means: tuple[float, ...]
     n_sets: int = 533
     spread: float = 1.0
-    n_seeds: int = 1
 
 
 _SCORES, _PAIRS = [(0.84,), (0.97,), (0.99,)], [(0.84, 0.99), (0.97, 0.99), (0.99, 0.99)]
 CASES = (
     *(Case("rules fixed", means, n_sets=n) for means in _SCORES + _PAIRS for n in (533, 53)),
     *(Case("rules random", means, spread=spread) for means in _SCORES + _PAIRS for spread in (0.5, 1.0)),
-    *(Case("seeds random", means, n_seeds=5) for means in _SCORES + _PAIRS),
 )
 
 
@@ -83,9 +84,8 @@ class Simulation:
         self.of_task = np.array([TASKS.index(task) for task in self.tasks])
         # With rules fixed, one draw of them stands for the suite.
         self.rules = self._rules()
-        within = np.hypot(OF_SETS, OF_SEEDS if case.n_seeds > 1 else 0.0)
         is_random = case.claim == "rules random"
-        self.deviation = float(np.hypot(case.spread, within) if is_random else within)
+        self.deviation = float(np.hypot(case.spread, OF_SETS) if is_random else OF_SETS)
         self.centres = [brentq(self._beyond, -20, 30, args=(n, mean)) for n, mean in enumerate(case.means)]
 
     def _beyond(self, logit: float, setting: int, mean: float) -> float:
@@ -111,18 +111,15 @@ class Simulation:
         rules = self._rules() if case.claim == "rules random" else self.rules
         logits = np.array(self.centres)[:, None] + case.spread * rules[:, self.of_task]
         logits = logits + OF_SETS * self._both((case.n_sets,))[:, self.sets]
-        seeds = OF_SEEDS * self._both((case.n_seeds,))[:, :, None] if case.n_seeds > 1 else 0.0
-        return (
-            self.rng.random((*logits.shape[:1], case.n_seeds, logits.shape[1])) < expit(logits[:, None] + seeds)
-        ) * 1.0
+        return (self.rng.random(logits.shape) < expit(logits)) * 1.0
 
-    def score(self, seeds: np.ndarray) -> Score:
-        """Of one setting's answers [seeds, questions]."""
+    def score(self, answers: np.ndarray) -> Score:
+        """Of one setting's answers [questions]."""
         if self.case.claim == "rules random":
-            return score_over_rules({t: float(seeds[0, rows].mean()) for t, rows in self.rows.items()}, seeds.shape[1])
+            return score_over_rules({t: float(answers[rows].mean()) for t, rows in self.rows.items()}, len(answers))
         order = np.concatenate([*self.rows.values()])
         sizes = [*map(len, self.rows.values())]
-        return mean_of_seeds([score_of_questions(self.clusters, own[order], sizes, len(order)) for own in seeds])
+        return score_of_questions(self.clusters, answers[order], sizes, len(order))
 
     def in_use(self, answers: Answers) -> Interval:
         """The interval of the package: of a score, or of the second setting minus the first."""
@@ -131,12 +128,12 @@ class Simulation:
 
     def over_rules(self, answers: Answers) -> Interval:
         """Student's t over the eight word rules, as in version 0.3."""
-        values = answers[-1, 0] - answers[0, 0] if len(answers) > 1 else answers[0, 0]
+        values = answers[-1] - answers[0] if len(answers) > 1 else answers[0]
         return interval_over_tasks({task: float(values[rows].mean()) for task, rows in self.rows.items()})
 
     def over_sets(self, answers: Answers) -> Interval:
         """A bootstrap over sets (BCa)."""
-        values = answers[-1, 0] - answers[0, 0] if len(answers) > 1 else answers[0, 0]
+        values = answers[-1] - answers[0] if len(answers) > 1 else answers[0]
         sums = np.bincount(self.sets, values) / 3
         mean = float(sums.mean())
         if not np.ptp(sums):
@@ -266,6 +263,67 @@ def of_comparisons(lines: Sequence[Sequence[str]]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Models:
+    """Trained models, of which a share collapses after each of two ways of fine-tuning.
+
+    A model that collapses loses 40 to 90 points, another some: 5 points on average (standard deviation 4), of which 2
+    vary with the way of fine-tuning.
+    """
+
+    collapse: tuple[float, float]
+    n: int = 20
+
+    def changes(self, repetitions: int, rng: np.random.Generator) -> np.ndarray:
+        """Changes by both ways in points, [2, repetitions, models]."""
+        shape = (2, repetitions, self.n)
+        usual = rng.normal(-5, np.sqrt(12), size=shape[1:]) + rng.normal(0, 2, size=shape)
+        collapses = rng.random(shape) < np.array(self.collapse)[:, None, None]
+        return np.where(collapses, rng.uniform(-90, -40, size=shape), usual)
+
+    def found(self, repetitions: int, seed: int = 0) -> tuple[float, ...]:
+        """Percent of intervals that hold: of the median change by the first way, of the share that collapses, and of
+        the median difference of both; then percent of differences that the sign test calls significant.
+        """
+        rng = np.random.default_rng(seed)
+        many = replace(self, n=500).changes(2000, rng)
+        truths = [float(np.median(many[0])), 100 * float((many[0] < -30).mean()), float(np.median(many[1] - many[0]))]
+        if self.collapse[0] == self.collapse[1]:
+            truths[2] = 0.0
+        held = np.zeros(4)
+        for first, second in self.changes(repetitions, rng).swapaxes(0, 1):
+            one, both = over_models(first.tolist()), over_models((second - first).tolist())
+            intervals = one.median, one.collapsed, both.median
+            held[:3] += [(a.low or 0.0) <= truth <= (a.high or 0.0) for a, truth in zip(intervals, truths, strict=True)]
+            held[3] += both.p < 0.05
+        return tuple(float(one) for one in 100 * held / repetitions)
+
+
+MODELS = (*(Models((share, share)) for share in (0.0, 0.1, 0.2, 0.3, 0.4)), Models((0.4, 0.0)), Models((0.2, 0.0)))
+OF_MODELS = ("collapse (%)", "models", "median held (%)", "share held (%)", "difference held (%)", "significant (%)")
+
+
+def of_models(repetitions: int) -> list[list[str]]:
+    """All cases of trained models."""
+    lines = []
+    for case in MODELS:
+        shares = " and ".join(f"{100 * share:.0f}" for share in case.collapse)
+        lines.append([shares, str(case.n), *(f"{one:.1f}" for one in case.found(repetitions))])
+        print(*lines[-1], flush=True)
+    return lines
+
+
+def models_in_words(lines: Sequence[Sequence[str]]) -> str:
+    """The least coverage and the greatest rate of false differences of all cases of trained models."""
+    least = [min(float(line[column]) for line in lines) for column in (2, 3, 4)]
+    false = [float(line[5]) for line, case in zip(lines, MODELS, strict=True) if case.collapse[0] == case.collapse[1]]
+    return (
+        f"Of {MODELS[0].n} models of which 0 to 40% collapse, intervals of the median hold at least {least[0]:.1f}%, "
+        f"of the share at least {least[1]:.1f}%, of a median difference at least {least[2]:.1f}%; the sign test calls "
+        f"at most {max(false):.1f}% of equal ways different ([cases](coverage_over_models.csv))."
+    )
+
+
 HEADS = ("claim", "of", "expected (%)", "questions", "spread of rules", "in use", "t over 8 rules", "bootstrap")
 
 
@@ -273,10 +331,10 @@ def rows(repetitions: int) -> list[list[str]]:
     """All cases."""
     lines = []
     for case in CASES:
-        found = coverage(case, repetitions, others=case.n_seeds == 1)
+        found = coverage(case, repetitions, others=True)
         means = " and ".join(f"{100 * mean:.0f}" for mean in case.means)
         what = "score" if len(case.means) == 1 else "difference"
-        shown = [f"{one:.1f}" for one in found] + [""] * (3 - len(found))
+        shown = [f"{one:.1f}" for one in found]
         lines.append([case.claim, what, means, str(3 * case.n_sets), f"{case.spread:.1f}", *shown])
         print(*lines[-1], flush=True)
     return lines
@@ -308,7 +366,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="beside this file")
     given = parser.parse_args(arguments)
     of_suite, of_others = rows(given.repetitions), compared(2 * given.repetitions)
-    shown = f"{ranges(of_suite)}\n\n{ranks(given.repetitions)}\n{of_comparisons(of_others)}"
+    models = of_models(2 * given.repetitions)
+    words = ranks(given.repetitions), of_comparisons(of_others), models_in_words(models)
+    shown = "\n".join([ranges(of_suite), "", *words])
     print(shown)
     if given.write:
         tables = {

@@ -106,7 +106,7 @@ def state(page: webdriver.Chrome) -> dict[str, str]:
 
 
 BASE, OTHER = "org/LLaDA-8B-Base", "org/LLaDA-8B-Instruct"
-MA = f"{BASE} + MA, mean of 2 seeds"
+MA = f"{BASE} + MA, median of 2 seeds"
 
 
 def test_a_column_sorts_both_ways_and_says_so(page: webdriver.Chrome) -> None:
@@ -169,8 +169,7 @@ def test_differences_are_to_the_row_that_is_chosen(page: webdriver.Chrome) -> No
     assert cell(BASE) == own[0]
     assert "two rows can share one although their own difference is significant" in note.text
     assert re.match(r"70\.0 -5\.0 \(-6\.\d to -4\.\d\)", cell(OTHER))
-    # The seeds are a point apart: a standard error of 0.5 with one degree of freedom, and as much of the questions.
-    assert cell(MA) == "87.5 +12.5 (+10.3 to +14.5)"
+    assert cell(MA) == "87.5 +12.5 (median of +13.0, +12.0)", "two seeds have no interval"
     row(page, OTHER).find_element(By.CLASS_NAME, "rank").click()
     assert cell(BASE).startswith("75.0 +5.0 ("), "a press on the row does the same"
     row(page, OTHER).find_element(By.CSS_SELECTOR, ".pick input").send_keys(Keys.SPACE)
@@ -185,7 +184,7 @@ def test_a_row_opens_by_keyboard_to_seeds_and_commands(page: webdriver.Chrome) -
     assert toggle.get_attribute("aria-expanded") == "true"
     table = detail.find_element(By.CSS_SELECTOR, "table.small")
     heads = [one.text for one in table.find_elements(By.CSS_SELECTOR, ":scope > tbody th")]
-    assert heads == ["mean", "seed 0", "seed 1"]
+    assert heads == ["median", "seed 0", "seed 1"]
     assert "lm_eval" not in detail.text, "commands are behind one toggle"
     detail.find_element(By.CSS_SELECTOR, ".runs > summary").send_keys(Keys.ENTER)
     for words in ("lm_eval --model mdlm", "device_name", "NVIDIA H200", "2.13.0"):

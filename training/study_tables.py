@@ -14,14 +14,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
-from mdlm_lm_eval.results.statistics import Interval, Score, difference, mean_of_seeds, score_of_sets
+from mdlm_lm_eval.results.statistics import (
+    FEW_MODELS,
+    LEAST_MODELS,
+    Interval,
+    OverModels,
+    Score,
+    comparisons,
+    difference,
+    holm,
+    over_models,
+    score_of_sets,
+)
 from training import asking
 from training.asking import MEASURES, Answers
 
@@ -52,7 +65,7 @@ TAILS = {
     "-ce": "masks, CE only",
     "-ce-tv": "masks, CE + TV",
 }
-#: Pairs of these that are compared, the first minus the second, in the mean of all pre-trained models.
+#: Pairs of these that are compared, the first minus the second, on each pre-trained model.
 ARMS_COMPARED = (
     ("EOS, predicted", "masks, not predicted"),
     ("EOS, predicted", "nothing"),
@@ -113,6 +126,16 @@ def compared(study: Study, name: str, base: str, n_masks: int, measure: str = "a
     return difference(*scores).scaled(100) if len(scores) == 2 else None
 
 
+def significant(study: Study) -> set[tuple[str, str, int, str]]:
+    """The comparisons (name, pre-trained model, masks, measure) whose p value is small by Holm's method, over all."""
+    tested = {}
+    for (name, stages), base, (n, measure) in product(COMPARISONS.items(), fine_tuned(study), COMPARED):
+        models = [study.get(base + stage) for stage in stages]
+        if all(models):
+            tested[name, base, n, measure] = comparisons([score(one, n, measure) for one in models if one])[0, 1]
+    return {key for key, is_small in zip(tested, holm(np.array([*tested.values()])), strict=True) if is_small}
+
+
 def tables(study: Study) -> str:
     """The tables of the study as Markdown, each with a line of explanation before it."""
     return "\n\n".join(
@@ -124,7 +147,7 @@ def tables(study: Study) -> str:
             "The first four rows change only what follows the answers in training. Percent right as decoded, 2→200 "
             "masks, over five seeds of fine-tuning on `plain-0` and two on the others:",
             _ablation(study),
-            "Differences of its rows in points, on average over the models:",
+            f"Differences of its rows in points. {FEW_MODELS}",
             _arms_compared(study),
         )
     )
@@ -199,22 +222,19 @@ def arms(study: Study, base: str) -> dict[str, list[Answers]]:
     return found
 
 
-def mean(seeds: Iterable[Answers], n_masks: int, measure: str = "as decoded") -> Score:
-    """The mean score over fine-tuning seeds, which are random."""
-    return mean_of_seeds([score(one, n_masks, measure) for one in seeds])
+def mean(seeds: Iterable[Answers], n_masks: int, measure: str = "as decoded") -> float:
+    """The mean score of one model over seeds of its fine-tuning, in percent."""
+    return fmean(100 * score(one, n_masks, measure).mean for one in seeds)
 
 
-def mean_of_models(study: Study, words: str, n_masks: int, measure: str = "as decoded") -> Score | None:
-    """The mean score of an arm over all pre-trained models, which are random. None if it is not finished on all."""
-    of_models = [arms(study, base).get(words) for base in fine_tuned(study)]
-    finished = [mean(seeds, n_masks, measure) for seeds in of_models if seeds]
-    return mean_of_seeds(finished) if len(finished) == len(of_models) else None
-
-
-def arms_compared(study: Study, first: str, second: str, n_masks: int, measure: str = "as decoded") -> Interval | None:
-    """The first arm minus the second, in the mean of all pre-trained models, in points. None if one is not finished."""
-    of_second, of_first = (mean_of_models(study, words, n_masks, measure) for words in (second, first))
-    return difference(of_second, of_first).scaled(100) if of_first and of_second else None
+def arms_compared(
+    study: Study, first: str, second: str, n_masks: int, measure: str = "as decoded"
+) -> OverModels | None:
+    """The first arm minus the second on each pre-trained model, in points. None if one is not finished."""
+    of_models = [arms(study, base) for base in fine_tuned(study)]
+    if not all({first, second} <= own.keys() for own in of_models):
+        return None
+    return over_models([mean(own[first], n_masks, measure) - mean(own[second], n_masks, measure) for own in of_models])
 
 
 def _ablation(study: Study) -> str:
@@ -223,30 +243,31 @@ def _ablation(study: Study) -> str:
     for words in TAILS.values():
         of_models = [arms(study, base).get(words) for base in bases]
         if any(of_models):
-            cells = (_few_and_most(seeds) if seeds else "–" for seeds in of_models)
-            of_all = (mean_of_models(study, words, n) for n in MASKS)
-            rows.append([words, *cells, *(_short(one.interval.scaled(100) if one else None) for one in of_all)])
-    return markdown_table(["after answers", *(f"`{base}`" for base in bases), *(f"mean, {n}" for n in MASKS)], rows)
+            rows.append([words, *(_few_and_most(seeds) if seeds else "–" for seeds in of_models)])
+    return markdown_table(["after answers", *(f"`{base}`" for base in bases)], rows)
 
 
 def _few_and_most(seeds: Sequence[Answers]) -> str:
     """Percent right as decoded with 2 and with 200 masks."""
-    return "→".join(f"{100 * mean(seeds, n).mean:.1f}" for n in MASKS)
+    return "→".join(f"{mean(seeds, n):.1f}" for n in MASKS)
 
 
 def _arms_compared(study: Study) -> str:
+    bases = fine_tuned(study)
     rows = []
-    for pair in ARMS_COMPARED:
-        found = [arms_compared(study, *pair, *what) for what in COMPARED]
-        if any(found):
-            rows.append([" above ".join(pair), *map(_short, found)])
-    return markdown_table(["points, mean of the models", *(f"{measure}, {n}" for n, measure in COMPARED)], rows)
+    for pair, (n, measure) in product(ARMS_COMPARED, COMPARED):
+        if found := arms_compared(study, *pair, n, measure):
+            changes = (f"{change:+z.1f}" for change in found.changes)
+            middle = _short(found.median) if len(bases) >= LEAST_MODELS else f"{found.median.mean:+z.1f}"
+            rows.append([f"{' above '.join(pair)}, {n}, {measure}", *changes, middle, f"{found.p:.2g}"])
+    heads = ["", *(f"`{base}`" for base in bases), "median", "sign test, p"]
+    return markdown_table(heads, [[row[0].removesuffix(", as decoded"), *row[1:]] for row in rows])
 
 
 def csv_files(study: Study) -> dict[str, str]:
     """Name -> content of the CSV files beside the answers.
 
-    They have all shares of all models, means over the seeds of each arm of the ablation, and all comparisons.
+    They have all shares of all models, each seed's in the arms of the ablation, and all comparisons.
     """
     shown = list(product(MASKS, MEASURES))
     shares = [["model", *(f"{measure} at {n}" for n, measure in shown), "changed", "with wrong labels at 2"]]
@@ -257,8 +278,8 @@ def csv_files(study: Study) -> dict[str, str]:
     ablation = [["model", "after answers", "seeds", *(f"{measure} at {n}" for n, measure in shown)]]
     for base in bases:
         for words, seeds in arms(study, base).items():
-            means = (mean(seeds, *what).interval.scaled(100).in_words for what in shown)
-            ablation.append([base, f'"{words}"', str(len(seeds)), *means])
+            values = (" ".join(f"{100 * score(one, *what).mean:.1f}" for one in seeds) for what in shown)
+            ablation.append([base, f'"{words}"', str(len(seeds)), *values])
     gains = [["points", *bases]]
     for name, (n, measure) in product(COMPARISONS, COMPARED):
         found = (compared(study, name, base, n, measure) for base in bases)

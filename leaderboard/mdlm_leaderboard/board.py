@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,15 @@ from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, 
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, is_guest, shown_costs
 from mdlm_lm_eval.results.names import named, without_shared
 from mdlm_lm_eval.results.statistics import (
+    FEW_MODELS,
+    LEAST_MODELS,
     Interval,
     Score,
     comparisons,
     difference,
     holm,
-    mean_of_seeds,
     mean_of_tasks,
+    median_of_seeds,
     pairing,
 )
 from mdlm_lm_eval.results.suite import current_version
@@ -45,7 +47,7 @@ class Estimate:
     """A mean with its 95% interval over questions.
 
     score: the `Score` from which differences are computed. If samples are known, the questions of a set are one
-        cluster; seeds are random if it is their mean.
+        cluster; seeds are random if it is their median.
     decomposition: the shares of the likeliest first tokens.
     pairs: the share of sets of `mdlm_rules` that are right all three times.
 
@@ -79,7 +81,8 @@ class Estimate:
     @property
     def interval(self) -> Interval:
         """The interval, in percent for an accuracy."""
-        return Interval(self.mean, self.low, self.high).scaled(100 if self.is_accuracy else 1)
+        few = self.score.seeds if self.score and self.low is None else ()
+        return Interval(self.mean, self.low, self.high, few).scaled(100 if self.is_accuracy else 1)
 
     @property
     def in_words(self) -> str:
@@ -98,7 +101,7 @@ class Row:
 
     curves: (experiment, series) -> x -> estimate.
     files: the paths of the result files.
-    seeds: the rows of which this row is the mean.
+    seeds: the rows of which this row is the median.
     settings, shown: the settings that distinguish it from other rows of its section, by name, and in words.
     label: its name in the section.
     rank: 1 + the number of rows that are significantly better (Holm's correction for all pairs of the table), with "="
@@ -181,6 +184,15 @@ class Section:
         """Whether its scores are of the few-shot suite."""
         return bool(self.setting.asks)
 
+    @property
+    def over_seeds(self) -> str:
+        """What the numbers of rows that are medians of training seeds are about, in words; "" if there are none."""
+        found = [len(row.seeds) for row in self.rows if row.seeds]
+        if not found:
+            return ""
+        words = "Where a row is the median of several training seeds, ranks and brackets are over seeds, not questions."
+        return f"{words} {FEW_MODELS}" if min(found) < LEAST_MODELS else words
+
     @cached_property
     def has_one_seed(self) -> bool:
         """Whether each adapter has one seed, which the names of rows can then leave out."""
@@ -193,7 +205,7 @@ class Section:
         return replace(row.who, adapter=row.who.recipe) if self.has_one_seed else row.who
 
     def curves_of(self, experiment: str) -> list[tuple[Row, Series, Curve]]:
-        """All curves of an experiment, with single seeds instead of their mean.
+        """All curves of an experiment, with single seeds instead of their median.
 
         Empty if the columns of the ranking show all their points.
         """
@@ -398,8 +410,8 @@ def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[s
         caches = {one.cache or "" for one in own["result"]}
         cache = caches.pop() if len(caches) == 1 else ""
         row = Row(_row_id(who, taken), who, _curves(own), files, marks=_marks(who, own), cache=cache)
-        members.setdefault(_mean_of(who, 0), []).append(row)
-    rows = [row for seeds in members.values() for row in ([_mean_row(seeds, taken)] if len(seeds) > 1 else seeds)]
+        members.setdefault(_median_of(who, 0), []).append(row)
+    rows = [row for seeds in members.values() for row in ([_median_row(seeds, taken)] if len(seeds) > 1 else seeds)]
     pair = _pair([set(row.curve("masks")) - {NO_MASKS} for row in rows])
     is_one = len({str(row.who) for row in rows}) == 1
     words = without_shared([row.who.decoding for row in rows])
@@ -459,27 +471,27 @@ def _estimate(own: pd.DataFrame) -> Estimate:
     return Estimate(mean, band.low, band.high, n, score, parts, costs=costs, **facts[_OF_ESTIMATE])
 
 
-def _mean_row(seeds: Sequence[Row], taken: dict[str, int]) -> Row:
-    """The mean of rows that differ only in their adapter's seed, at the points that all of them have."""
+def _median_row(seeds: Sequence[Row], taken: dict[str, int]) -> Row:
+    """The median of rows that differ only in their adapter's seed, at the points that all of them have."""
     seeds = sorted(seeds, key=lambda row: row.who.adapter)
-    who = _mean_of(seeds[0].who, len(seeds))
+    who = _median_of(seeds[0].who, len(seeds))
     curves: dict[tuple[str, Series], dict[Any, Estimate]] = {}
     for key, curve in seeds[0].curves.items():
         for x in curve:
             if len(found := [seed.curve(*key)[x] for seed in seeds if x in seed.curve(*key)]) == len(seeds):
-                curves.setdefault(key, {})[x] = _mean_estimate(found)
+                curves.setdefault(key, {})[x] = _median_estimate(found)
     files = tuple(dict.fromkeys(path for row in seeds for path in row.files))
     return Row(_row_id(who, taken), who, curves, files, tuple(seeds), marks=seeds[0].marks, cache=seeds[0].cache)
 
 
-def _mean_estimate(seeds: Sequence[Estimate]) -> Estimate:
-    """The mean of the estimates of several seeds. Without scores it has no interval: theirs are over questions only."""
+def _median_estimate(seeds: Sequence[Estimate]) -> Estimate:
+    """The median of the estimates of several seeds; costs are means. Without scores it has no interval."""
     scores, parts = [one.score for one in seeds if one.score], [one.decomposition for one in seeds if one.decomposition]
-    score = mean_of_seeds(scores) if len(scores) == len(seeds) else None
+    score = median_of_seeds(scores) if len(scores) == len(seeds) else None
     costs = {name: _mean([one.costs[name] for one in seeds]) for name in COSTS}
     return replace(
         seeds[0],
-        mean=fmean(one.mean for one in seeds),
+        mean=median(one.mean for one in seeds),
         low=score.interval.low if score else None,
         high=score.interval.high if score else None,
         n_questions=sum(one.n_questions for one in seeds),
@@ -496,14 +508,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if len(known) == len(values) else None
 
 
-def _mean_of(who: Who, n: int) -> Who:
-    """The identity of the mean of `n` seeds; with 0, a key that all seeds of a recipe share.
+def _median_of(who: Who, n: int) -> Who:
+    """The identity of the median of `n` seeds; with 0, a key that all seeds of a recipe share.
 
     It is `who` itself for a row without a seed, or whose recipe no digest identifies: equal names are not enough.
     """
     if who.adapter == who.recipe or not who.adapter_recipe:
         return who
-    return replace(who, adapter=f"{who.recipe}, mean of {n} seeds", adapter_weights="")
+    return replace(who, adapter=f"{who.recipe}, median of {n} seeds", adapter_weights="")
 
 
 def _row_id(who: Who, taken: dict[str, int]) -> str:

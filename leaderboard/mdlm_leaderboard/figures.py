@@ -215,7 +215,7 @@ def headline(section: Section) -> Chart:
     for row in rows:
         found = loss_of(row, section)
         seeds = f" ({len(row.seeds)} seeds)" if row.seeds else ""
-        cost = f"loss {found.in_words}{'' if found.is_significant else ', not significant'}"
+        cost = f"loss {found.in_words}{'' if found.low is None or found.is_significant else ', not significant'}"
         name = row.who.recipe or row.who.model
         shown = f"+ {name}" if row.who.adapter else short_name(name)
         lines.append(Line(name, "", row.curve("masks"), fill(f"{shown}{seeds}: {cost}", _LABEL)))

@@ -53,7 +53,7 @@ def masks_finding(section: Section) -> str:
     best = max(others, key=lambda row: row.curve("masks")[most].mean)
     name = best.who.recipe
     tuned = f"Of {len(others)} fine-tunings, {name} scores best" if len(others) > 1 else f"After fine-tuning by {name}"
-    seeds = f"mean of {len(best.seeds)} seeds" if best.seeds else "one seed"
+    seeds = f"median of {len(best.seeds)} seeds" if best.seeds else "one seed"
     eos = first_token_share(before, most, "eos")
     ended = f"; {100 * eos.mean:.1f}% of its answers begin with EOS" if eos and eos.mean > 0.5 else ""
     return (

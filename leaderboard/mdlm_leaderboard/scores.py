@@ -79,7 +79,7 @@ class Who:
     @property
     def recipe(self) -> str:
         """The adapter without its seed or number of seeds."""
-        return re.sub(r", (seed \d+|mean of \d+ seeds)$", "", self.adapter)
+        return re.sub(r", (seed \d+|median of \d+ seeds)$", "", self.adapter)
 
     @property
     def decoding(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
-from mdlm_lm_eval.results.statistics import Score, clusters_of, mean_of_seeds, score_of_questions
+from mdlm_lm_eval.results.statistics import Score, clusters_of, median_of_seeds, score_of_questions
 
 #: Share -> the letters of `labels.LabelTokens.letter` that it counts.
 SHARES = {
@@ -72,8 +72,8 @@ def decomposition_of(tasks: Sequence[TaskResult], names: Iterable[str] = SHARES)
 
 
 def over_seeds(found: Sequence[Decomposition]) -> Decomposition:
-    """The mean of the decompositions of several training seeds."""
-    shares = {name: mean_of_seeds([one.shares[name] for one in found]) for name in found[0].shares}
+    """The median of each share over several training seeds."""
+    shares = {name: median_of_seeds([one.shares[name] for one in found]) for name in found[0].shares}
     return Decomposition(shares, fmean(one.entropy for one in found))
 
 

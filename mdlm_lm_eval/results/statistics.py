@@ -2,7 +2,8 @@
 
 The caller chooses the source of variance. Every score and rank of the board is about the rules that were asked: rules
 are fixed, and sets of questions are the clusters, because a set is asked under each of its rules. For a claim about
-rules that nobody asked, rules are random, and pairs of related rules are the clusters.
+rules that nobody asked, rules are random, and pairs of related rules are the clusters. For a claim about trained
+models, models are random, and the questions are fixed (`over_models`).
 `benchmarks/interval_coverage.py` measures how often all these intervals hold. None is a bootstrap: over 53 sets near
 99%, a bootstrap interval holds 77 times of 100, and if all answers are right its width is zero.
 """
@@ -12,7 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from statistics import covariance, fmean, variance
+from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +26,25 @@ Clusters = tuple[list[Hashable], NDArray[np.intp]]
 _QUANTILE = 0.975  # of a two-sided 95% interval
 _LEVEL = 0.05  # the chance of any false difference among all comparisons of a table
 _MOST_ANSWERS = 1000  # the most answers that one question's score may be the mean of
+LEAST_MODELS = 8  # the fewest trained models whose values have an interval
+COLLAPSE = 30.0  # points: a model that loses more collapses
+FEW_MODELS = (
+    f"Of fewer than {LEAST_MODELS} trained models all values are shown and no interval: whether they collapse decides "
+    "the mean, and so few do not tell how often they do."
+)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its 95% interval; the ends are None if the values do not give any."""
+    """A mean and its 95% interval; the ends are None if the values do not give any.
+
+    values: those of too few trained models for an interval, whose median is `mean`.
+    """
 
     mean: float
     low: float | None = None
     high: float | None = None
+    values: tuple[float, ...] = ()
 
     @property
     def half_width(self) -> float | None:
@@ -49,7 +60,8 @@ class Interval:
     def in_words(self) -> str:
         """The mean and the ends, such as "84.4 (82.5 to 86.1)"; with two decimals if ends are equal with one."""
         if self.low is None or self.high is None:
-            return f"{self.mean:z.1f}"
+            values = f" (median of {', '.join(f'{one:z.1f}' for one in self.values)})" if self.values else ""
+            return f"{self.mean:z.1f}{values}"
         digits = 1 if f"{self.low:z.1f}" != f"{self.high:z.1f}" else 2
         return f"{self.mean:z.{digits}f} ({self.low:z.{digits}f} to {self.high:z.{digits}f})"
 
@@ -65,13 +77,14 @@ class Interval:
     @property
     def signed(self) -> str:
         """A difference with its sign, such as "-7.3 (-13.0 to -1.6)"."""
-        ends = "" if self.low is None or self.high is None else f" ({self.low:+z.1f} to {self.high:+z.1f})"
+        values = f" (median of {', '.join(f'{one:+z.1f}' for one in self.values)})" if self.values else ""
+        ends = values if self.low is None or self.high is None else f" ({self.low:+z.1f} to {self.high:+z.1f})"
         return f"{self.mean:+z.1f}{ends}"
 
     def scaled(self, factor: float) -> "Interval":
         """The same interval in other units, such as percentage points."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
-        return Interval(factor * self.mean, low, high)
+        return Interval(factor * self.mean, low, high, tuple(factor * one for one in self.values))
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ class Score:
     n: the number of answers, in `n_clusters` clusters.
     parts: the deviation from the mean that each cluster adds, in the order of `clusters`; both are empty if only the
         score is known.
-    seeds: the scores of several training seeds, if this is their mean; seeds are random, too.
+    seeds: the scores of several training seeds, if this is their median; seeds are random then, and not questions.
     is_random: whether clusters are rules, and not sets of questions.
     """
 
@@ -96,17 +109,13 @@ class Score:
     is_random: bool = False
 
     @property
-    def between(self) -> float:
-        """The variance of the mean over seeds."""
-        return variance(self.seeds) / len(self.seeds) if self.seeds else 0.0
-
-    @property
     def interval(self) -> Interval:
-        """The score's 95% interval. Its ends are None if there is one cluster only."""
+        """The score's 95% interval. Its ends are None if there is one cluster only, or few seeds."""
+        if self.seeds:
+            return median_of(self.seeds)
         if self.n_clusters < 2:
             return Interval(self.mean)
-        degrees = _degrees(self.within, self.n_clusters - 1, self.between, len(self.seeds) - 1)
-        return Interval(self.mean, *_limits(self, _t(degrees, _QUANTILE)))
+        return Interval(self.mean, *_limits(self, _t(self.n_clusters - 1, _QUANTILE)))
 
 
 @cache
@@ -187,18 +196,12 @@ def score_over_rules(scores: Mapping[str, float], n: int) -> Score:
     return replace(_clustered(mean, parts, n), is_random=True)
 
 
-def mean_of_seeds(scores: Sequence[Score]) -> Score:
-    """The mean of the scores of several training seeds on the same questions. Seeds are random."""
-    first = scores[0]
-    means = [one.mean for one in scores]
+def median_of_seeds(scores: Sequence[Score]) -> Score:
+    """The median of the scores of several training seeds on the same questions, in one order. Seeds are random."""
     if len(scores) == 1:
-        return first
-    parts = [fmean(own) for own in zip(*(one.parts for one in scores), strict=True)]
-    if parts:
-        found = _clustered(fmean(means), dict(zip(first.clusters, parts, strict=True)), first.n)
-    else:
-        found = replace(first, mean=fmean(means), within=fmean(one.within for one in scores))
-    return replace(found, seeds=tuple(means), is_random=first.is_random)
+        return scores[0]
+    means = [one.mean for one in scores]
+    return replace(scores[0], mean=median(means), within=0.0, clusters=(), parts=(), seeds=tuple(means))
 
 
 def _clustered(mean: float, parts: Mapping[Hashable, float], n: int) -> Score:
@@ -217,23 +220,25 @@ def difference(first: Score, second: Score) -> Interval:
 
     - Questions are random (the usual case): Student's t over clusters of questions, with clusters - 1 degrees of
       freedom. A question that was asked several times is one value. Scores with the same clusters are paired by
-      cluster, and equally many training seeds in their order (Satterthwaite's degrees of freedom); other scores and
-      seeds are independent. One more answer of n that differs is added to the variance: no width is zero, and of few
-      right or wrong answers that differ, the test refuses about as many as McNemar's mid-p test.
+      cluster; other scores are independent. One more answer of n that differs is added to the variance: no width is
+      zero, and of few right or wrong answers that differ, the test refuses about as many as McNemar's mid-p test.
     - Rules are random: the limits of both scores, which are logits' (MOVER; Newcombe 1998, method 10).
+    - Training seeds are random: the sign test (`over_models`), of seeds paired in their order, or beside one model.
 
     `comparisons` has the first test's probabilities. The ends are within -1 and 1.
     """
     mean = second.mean - first.mean
+    if first.seeds or second.seeds:
+        changes = _changes(first, second)
+        return median_of(changes) if changes else Interval(mean)
     if min(first.n_clusters, second.n_clusters) < 2:
         return Interval(mean)
-    within, between, degrees = _of_difference(first, second)
+    within, degrees = _of_difference(first, second)
     quantile = _t(degrees, _QUANTILE)
     if not (first.is_random and second.is_random):
-        half = quantile * math.sqrt(within + between)
+        half = quantile * math.sqrt(within)
         return Interval(mean, max(mean - half, -1.0), min(mean + half, 1.0))
-    variances = [one.within + one.between for one in (first, second)]
-    share = (sum(variances) - within - between) / 2 / math.sqrt(variances[0] * variances[1])
+    share = (first.within + second.within - within) / 2 / math.sqrt(first.within * second.within)
     limits = [_limits(one, quantile) for one in (first, second)]
     (below_1, above_1), (below_2, above_2) = (
         (one.mean - low, high - one.mean) for one, (low, high) in zip((first, second), limits, strict=True)
@@ -253,26 +258,23 @@ def pairing(scores: Iterable[Score]) -> str:
     return "paired by question" if all(one.parts for one in scores) else "unpaired (see --log_samples)"
 
 
-def _of_difference(first: Score, second: Score) -> tuple[float, float, float]:
-    """The variances of a difference over clusters and over seeds, and its degrees of freedom."""
+def _of_difference(first: Score, second: Score) -> tuple[float, float]:
+    """The variance of a difference over clusters, and its degrees of freedom."""
     k = min(first.n_clusters, second.n_clusters)
     within = first.within + second.within
     if first.parts and first.clusters == second.clusters:
         parts = zip(first.parts, second.parts, strict=True)
         within = k / (k - 1) * sum((other - one) ** 2 for one, other in parts)
-    within += min(first.n, second.n) ** -2
-    between = first.between + second.between
-    n_seeds = [len(one.seeds) for one in (first, second) if one.seeds]
-    if len(n_seeds) == 2 and n_seeds[0] == n_seeds[1]:
-        between = max(between - 2 * covariance(first.seeds, second.seeds) / n_seeds[0], 0.0)
-    return within, between, _degrees(within, k - 1, between, min(n_seeds, default=0) - 1)
+    return within + min(first.n, second.n) ** -2, k - 1
 
 
-def _degrees(within: float, of_within: float, between: float, of_between: float) -> float:
-    """Satterthwaite's degrees of freedom of the sum of two variances."""
-    if not between:
-        return of_within
-    return (within + between) ** 2 / (within**2 / of_within + between**2 / of_between)
+def _changes(first: Score, second: Score) -> list[float]:
+    """The differences of paired training seeds, or of seeds to one model; none if their numbers differ."""
+    n = max(len(first.seeds), len(second.seeds))
+    befores, afters = first.seeds or (first.mean,) * n, second.seeds or (second.mean,) * n
+    if len(befores) != len(afters):
+        return []
+    return [after - before for before, after in zip(befores, afters, strict=True)]
 
 
 def _limits(score: Score, quantile: float) -> tuple[float, float]:
@@ -282,7 +284,7 @@ def _limits(score: Score, quantile: float) -> tuple[float, float]:
     variance. If rules are random, they are the limits of the mean's logit (delta method), as logits vary least between
     rules.
     """
-    mean, error = score.mean, math.sqrt(score.within + score.between)
+    mean, error = score.mean, math.sqrt(score.within)
     is_inside = 0 < mean < 1
     if score.is_random and is_inside:
         logit, half = math.log(mean / (1 - mean)), quantile * error / mean / (1 - mean)
@@ -309,7 +311,10 @@ def _added(one: float, other: float, share: float) -> float:
 
 
 def comparisons(scores: Sequence[Score]) -> np.ndarray:
-    """The two-sided probabilities [scores, scores] of differences as large by chance: the t test of `difference`."""
+    """The two-sided probabilities [scores, scores] of differences as large by chance: the tests of `difference`.
+
+    Rules must be fixed. It is 1 for fewer training seeds than have an interval.
+    """
     from scipy.special import stdtr
 
     first = next((one for one in scores if one.parts), scores[0])
@@ -324,13 +329,14 @@ def comparisons(scores: Sequence[Score]) -> np.ndarray:
     variances = np.where(is_paired[:, None] & is_paired[None], of_pairs, within[:, None] + within[None])
     variances += np.minimum(n[:, None], n[None]) ** -2
     degrees = np.maximum(k_of_both - 1.0, 1.0)
+    means = np.array([one.mean for one in scores])
+    found = np.asarray(2 * stdtr(degrees, -np.abs(means[:, None] - means[None]) / np.sqrt(variances)))
     for row, one in ((row, one) for row, one in enumerate(scores) if one.seeds):
         for column, other in enumerate(scores):
-            inside, between, freedom = _of_difference(one, other)
-            variances[row, column] = variances[column, row] = inside + between
-            degrees[row, column] = degrees[column, row] = freedom
-    means = np.array([one.mean for one in scores])
-    return np.asarray(2 * stdtr(degrees, -np.abs(means[:, None] - means[None]) / np.sqrt(variances)))
+            changes = _changes(one, other)
+            p = sign_test(changes) if len(changes) >= LEAST_MODELS else 1.0
+            found[row, column] = found[column, row] = p
+    return found
 
 
 def holm(probabilities: np.ndarray) -> np.ndarray:
@@ -340,6 +346,77 @@ def holm(probabilities: np.ndarray) -> np.ndarray:
     refused = np.empty(len(order), dtype=bool)
     refused[order] = np.logical_and.accumulate(is_small)
     return refused
+
+
+# Trained models
+
+
+@dataclass(frozen=True)
+class OverModels:
+    """Paired changes of trained models in points, and what they say about other models of the kind.
+
+    changes: in the order of the models.
+    median: the median change with its order-statistic interval.
+    p: the two-sided probability of the sign test.
+    n_collapsed: the number of models that lose more than `COLLAPSE` points.
+    collapsed: their share in percent, with Clopper and Pearson's interval.
+
+    Fewer than `LEAST_MODELS` have no intervals (`FEW_MODELS`).
+    """
+
+    changes: tuple[float, ...]
+    median: Interval
+    p: float
+    n_collapsed: int
+    collapsed: Interval
+
+    @property
+    def in_words(self) -> str:
+        """Such as "-14.3 (median of -73.2, -14.3, -5.7), p = 0.25, 1 of 3 collapse"."""
+        chance = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.2g}"
+        ends = f" ({self.collapsed.low:.0f} to {self.collapsed.high:.0f}%)" if self.collapsed.low is not None else ""
+        return f"{self.median.in_words}, {chance}, {self.n_collapsed} of {len(self.changes)} collapse{ends}"
+
+
+def over_models(changes: Sequence[float]) -> OverModels:
+    """Statistics of paired changes in points, one of each trained model.
+
+    A mean of models that may collapse is decided by those that do, so it has no interval that holds; their median and
+    the share that collapses have (`benchmarks/interval_coverage.py`).
+    """
+    n, n_collapsed = len(changes), sum(change < -COLLAPSE for change in changes)
+    share = 100 * n_collapsed / n
+    collapsed = Interval(share)
+    if n >= LEAST_MODELS:
+        from scipy.special import betaincinv
+
+        low = betaincinv(n_collapsed, n - n_collapsed + 1, 1 - _QUANTILE) if n_collapsed else 0.0
+        high = betaincinv(n_collapsed + 1, n - n_collapsed, _QUANTILE) if n_collapsed < n else 1.0
+        collapsed = Interval(share, 100 * float(low), 100 * float(high))
+    return OverModels(tuple(changes), median_of(changes), sign_test(changes), n_collapsed, collapsed)
+
+
+def median_of(values: Sequence[float]) -> Interval:
+    """The median of models' values with the interval of two order statistics: all medians that `sign_test` allows.
+
+    Of fewer models than `LEAST_MODELS`, it has no ends and all values.
+    """
+    n, ordered = len(values), sorted(values)
+    if n < LEAST_MODELS:
+        return Interval(median(values), values=tuple(values))
+    at = max(k for k in range(n) if _tail(n - k, n) <= _LEVEL / 2)
+    return Interval(median(values), ordered[at], ordered[n - 1 - at])
+
+
+def sign_test(changes: Sequence[float]) -> float:
+    """The two-sided probability of so many changes of one sign, if their median is 0. Zeros count for neither sign."""
+    most = max(sum(change > 0 for change in changes), sum(change < 0 for change in changes))
+    return min(1.0, 2 * _tail(most, len(changes)))
+
+
+def _tail(k: int, n: int) -> float:
+    """The probability of at least `k` heads of `n` coins."""
+    return sum(math.comb(n, heads) for heads in range(k, n + 1)) / 2**n
 
 
 # Values on any scale
