@@ -28,6 +28,7 @@ from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows,
 from mdlm_lm_eval.likelihood.scoring import check_options
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
 from mdlm_lm_eval.model.text import (
     ENDINGS,
     Ending,
@@ -43,6 +44,7 @@ from mdlm_lm_eval.record import RunRecord, digest_of_settings, fingerprint, in_w
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import ResolvedRequest, Settings, loading_names, resolve, without_effect
 from mdlm_lm_eval.results.names import model_name
+from mdlm_lm_eval.silence import silenced
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
@@ -168,11 +170,11 @@ class MDLM(HFLM):
                 model = checkpoints.load_network(name, named, dtype=dtype, **source, **loading)
             else:
                 model = checkpoints.load_model(name, self._config, dtype=dtype, **source, **loading)
+            use_grouped_attention(model.config)  # a user's own model object stays as it is
         if peft:
             model = checkpoints.load_adapter(model, peft, revision=source["revision"])
-        logging.getLogger(HFLM.__module__).disabled = True  # it warns of models that it did not load itself
-        super().__init__(model, backend="causal", tokenizer=tokenizer, peft=peft, **source, **of_methods)
-        logging.getLogger(HFLM.__module__).disabled = False
+        with silenced(HFLM.__module__):  # it warns of models that it did not load itself
+            super().__init__(model, backend="causal", tokenizer=tokenizer, peft=peft, **source, **of_methods)
         if processes is not None and processes.num_processes > 1:
             self.accelerator = processes
             self._rank, self._world_size = processes.process_index, processes.num_processes

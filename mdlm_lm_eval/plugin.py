@@ -28,39 +28,60 @@ def register_model(lm_eval_models: "ModuleType") -> None:
     from lm_eval.api import registry
 
     discovers = "import_plugins" in {*vars(registry), *vars(lm_eval_models)}
-    for name, target in MODELS.items():
-        if not discovers and name not in registry.model_registry:
-            registry.model_registry.register(name, target=target)
+    known = dict(registry.model_registry.items())
+    for name, target in MODELS.items() if not discovers else ():
+        if name not in known:
+            registry.model_registry.register(name, target=_Placeholder(target))
+        elif target not in (known[name], _place_of(known[name])):
+            _say_that_ours_is_hidden(name)
+
+
+class _Placeholder(str):
+    """The place of a class that a registry imports when it is asked for; a program's own class may take its place.
+
+    lm-eval's registry refuses a second class for a name if what is there is unequal to it.
+    """
+
+    def __ne__(self, other: object) -> bool:
+        if isinstance(other, type) and _place_of(other) != str(self):
+            _say_that_ours_is_hidden(next(name for name, target in MODELS.items() if target == str(self)))
+            return False
+        return str.__ne__(self, other)
+
+
+def _place_of(kind: "Any") -> str:
+    return f"{getattr(kind, '__module__', '')}:{getattr(kind, '__name__', '')}"
+
+
+def _say_that_ours_is_hidden(name: str) -> None:
+    print(f"mdlm-lm-eval: --model {name} is this program's own class, not the one of mdlm-lm-eval", file=sys.stderr)
 
 
 def add_tasks(task_manager_module: "ModuleType") -> None:
-    """Lets `TaskManager` scan the task suite after lm-eval's own tasks and before the user's `--include_path`.
+    """Lets lm-eval index the task suite after its own tasks and before the user's `--include_path`.
 
-    In lm-eval, the last folder with a task of some name wins, so a user's task replaces one of the suite's.
+    In lm-eval, the last folder with a task of some name wins, so a user's task replaces one of the suite's. The
+    index's function is wrapped and not `TaskManager` itself, whose warnings name the line that calls it.
     """
     from functools import wraps
     from inspect import signature
+    from pathlib import Path
 
     from mdlm_lm_eval import tasks_path
 
-    task_manager = task_manager_module.TaskManager
-    initialise = task_manager.__init__
-    parameters = signature(initialise)
-    if not {"include_path", "include_defaults"} <= {*parameters.parameters}:
-        raise TypeError(f"TaskManager{parameters} takes no include_path")
+    index, build = task_manager_module.TaskIndex, task_manager_module.TaskIndex.build
+    if "paths" not in signature(build).parameters:
+        raise TypeError(f"TaskIndex.build{signature(build)} takes no paths")
 
-    @wraps(initialise)
-    def with_suite(self: "Any", *arguments: object, **named: object) -> None:
-        bound = parameters.bind(self, *arguments, **named)
-        bound.apply_defaults()
-        given = bound.arguments["include_path"]
-        users = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
-        if bound.arguments["include_defaults"]:
-            bound.arguments["include_path"] = [tasks_path(), *users]
-        initialise(*bound.args, **bound.kwargs)
-        self.include_path = given  # lm-eval reports it
+    @wraps(build)
+    def with_suite(paths: "Iterable[Path]", **named: "Any") -> "Any":
+        folders, suite = [Path(path) for path in paths], Path(tasks_path())
+        own = Path(str(task_manager_module.__file__)).parent
+        if own in folders and suite not in folders:
+            folders.insert(folders.index(own) + 1, suite)
+        return build(folders, **named)
 
-    task_manager.__init__ = with_suite
+    index.build = staticmethod(with_suite)
 
 
 def forget_task_files(loaded: "Iterable[str]") -> None:
@@ -135,6 +156,11 @@ class _ThenAct:
 
     def __init__(self, loader: "Any", action: "Callable[[ModuleType], None]") -> None:
         self.loader, self.action = loader, action
+
+    def __getattr__(self, name: str) -> "Any":  # such as `get_source`, for tools that read modules
+        if name == "loader":  # a copy has none yet
+            raise AttributeError(name)
+        return getattr(self.loader, name)
 
     def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
         return self.loader.create_module(spec)

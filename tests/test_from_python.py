@@ -1,15 +1,19 @@
 """The package from Python: its public names as README shows them, and model objects."""
 
 import json
+import logging
 import os
+import pickle
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import nbformat
 import pytest
+from lm_eval.models.huggingface import HFLM
 from mypy import api
 from peft import LoraConfig, get_peft_model
 from transformers import PreTrainedTokenizerBase
@@ -31,7 +35,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import main as sweep
 from tests.commands import python
-from tests.conftest import LM_EVAL_05, choice, generation, tiny_model, tiny_tokenizer
+from tests.conftest import LM_EVAL_05, choice, generation, random_llama, tiny_model, tiny_tokenizer
 
 README = Path(__file__).parent.parent / "README.md"
 # For mypy, which needs half a minute for the types of torch and others.
@@ -292,6 +296,25 @@ def test_a_model_object_and_a_tokenizer_object(checkpoint: str) -> None:
 def test_defaults_of_lm_eval_say_nothing(arguments: dict[str, Any]) -> None:
     lm = MDLM(**{"pretrained": tiny_model(), "tokenizer": tiny_tokenizer()} | arguments)
     assert lm.mask_token_id is not None
+
+
+def test_a_model_object_and_loggers_are_left_as_they_were(checkpoint: str, tmp_path: Path) -> None:
+    names = HFLM.__module__, "transformers.configuration_utils"
+    model = random_llama(259, num_key_value_heads=2, pad_token_id=0, eos_token_id=1, mask_token_id=2)
+    before, given = pickle.dumps(model.config), {"tokenizer": tiny_tokenizer(), "batch_size": 1}
+    for is_disabled in (True, False):
+        for name in names:
+            logging.getLogger(name).disabled = is_disabled
+        assert MDLM(model, **given).denoiser.model is model
+        with pytest.raises(AttributeError):
+            MDLM(model, mixed_precision_dtype="zz", **given)
+        shutil.copy(Path(checkpoint) / "config.json", tmp_path)
+        with pytest.raises(Exception, match="tokenizer"):
+            load_tokenizer(str(tmp_path))
+        assert [logging.getLogger(name).disabled for name in names] == [is_disabled] * 2
+    assert pickle.dumps(model.config) == before
+    model.save_pretrained(tmp_path)
+    assert load_denoiser(str(tmp_path)).model.config._attn_implementation == "sdpa_grouped", "of a model of ours"
 
 
 def test_an_adapter_over_a_model_object(tmp_path: Path) -> None:

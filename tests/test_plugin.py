@@ -94,9 +94,9 @@ def test_other_models_run_as_without_the_package(task_folder: Path) -> None:
 
 # Where the parts of lm-eval that are extended may lie in other releases, and what they are then.
 RENAMED = {
-    "TaskManager": ("TasksManager", "['dummy', 'mdlm', 'mdlm-server'] mine\n"),
-    "include_path": ("folders", "['dummy', 'mdlm', 'mdlm-server'] mine\n"),
-    "model_registry": ("registry_of_models", f"['dummy'] [{mdlm_lm_eval.tasks_path()!r}, 'mine']\n"),
+    "TaskIndex": ("TasksIndex", "['dummy', 'mdlm', 'mdlm-server'] [OWN, 'mine']\n"),
+    "paths": ("folders", "['dummy', 'mdlm', 'mdlm-server'] [OWN, 'mine']\n"),
+    "model_registry": ("registry_of_models", f"['dummy'] [OWN, '{mdlm_lm_eval.tasks_path()}', 'mine']\n"),
 }
 
 
@@ -109,18 +109,56 @@ def test_a_release_that_is_laid_out_otherwise_is_left_as_it_is(tmp_path: Path, n
         "models/__init__.py": "from lm_eval.api.registry import model_registry as known",
         "api/registry.py": "class Registry(dict):\n    def register(self, name, target): self[name] = target\n"
         "model_registry = Registry(dummy='module:Class')",
-        "tasks/manager.py": "class TaskManager:\n    def __init__(self, include_path=None, include_defaults=True):\n"
-        "        self.scanned = include_path",
-        "__main__.py": "import lm_eval.models\nfrom lm_eval.tasks.manager import TaskManager\n"
-        "print(sorted(lm_eval.models.known), TaskManager('mine').scanned)",
+        "tasks/manager.py": "from pathlib import Path\nclass TaskIndex:\n    @staticmethod\n"
+        "    def build(paths):\n        return [str(path) for path in paths]\n"
+        "def scanned():\n    return TaskIndex().build([Path(__file__).parent, Path('mine')])",
+        "__main__.py": "import lm_eval.models\nfrom lm_eval.tasks.manager import scanned\n"
+        "print(sorted(lm_eval.models.known), scanned())",
     }.items():
         path = tmp_path / "lm_eval" / module
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content.replace(name, other))
     done = python(f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_module('lm_eval.__main__')")
-    assert done.stdout == expected, done.stderr
+    assert done.stdout == expected.replace("OWN", repr(str(tmp_path / "lm_eval" / "tasks"))), done.stderr
     (said,) = done.stderr.splitlines()
     assert said.startswith("mdlm-lm-eval: could not ")
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_programs_own_model_of_our_name_is_used_and_said(order: str) -> None:
+    steps = ["import lm_eval.models", "register_model('mdlm')(Own)"]
+    code = (
+        "from lm_eval.api.model import LM\nfrom lm_eval.api.registry import get_model, model_registry, register_model\n"
+        "class Own(LM):\n    loglikelihood = loglikelihood_rolling = generate_until = None\n"
+        f"{'; '.join(steps if order == 'after' else reversed(steps))}\n"
+        "import importlib; importlib.reload(lm_eval.models)\n"
+        "print(get_model('mdlm').__name__, model_registry.keys() >= {'mdlm-server', 'hf'})"
+    )
+    done = python(code)
+    assert done.stdout == "Own True\n", done.stderr
+    assert done.stderr.splitlines()[0] == (
+        "mdlm-lm-eval: --model mdlm is this program's own class, not the one of mdlm-lm-eval"
+    )
+
+
+def test_warnings_of_lm_eval_name_the_line_that_calls_it() -> None:
+    code = (
+        "import warnings; from lm_eval.tasks import TaskManager, manager\n"
+        "manager.__file__ = '/nowhere/manager.py'\n"
+        "with warnings.catch_warnings(record=True, action='always') as caught: TaskManager('INFO')\n"
+        "print([one.filename for one in caught if one.category is DeprecationWarning])"
+    )
+    assert python(code).stdout == "['<string>']\n"
+
+
+def test_tools_can_read_the_modules_that_the_hook_waits_for() -> None:
+    code = (
+        "import copy, importlib.util as util\n"
+        "for name in ('lm_eval.models', 'lm_eval.tasks.manager'):\n"
+        "    loader = copy.copy(util.find_spec(name).loader)\n"
+        "    print(loader.get_filename(name).endswith('.py'), 'lm' in loader.get_source(name))\n"
+    )
+    assert python(code).stdout == "True True\n" * 2
 
 
 def test_a_release_that_discovers_plugins_registers_the_model_itself() -> None:
@@ -135,20 +173,20 @@ def test_a_release_that_finds_the_tasks_of_packages_lists_each_once(task_folder:
     """As lm-eval's pull request 4015 orders folders: its own, those of packages, those of `--include_path`."""
     code = (
         "import sys; from pathlib import Path; from mdlm_lm_eval import tasks_path\n"
-        "from lm_eval.tasks import _index, manager\n"
-        "manager.__file__ = '/nowhere/manager.py'\n"  # a folder without lm-eval's thousands of tasks
+        "from lm_eval.tasks import _index\n"
         "build, scanned = _index.TaskIndex.build, []\n"
-        "def with_packages(paths):\n"
-        "    paths = list(paths)\n"
-        "    scanned.extend(paths)\n"
-        "    return build([paths[0], tasks_path(), *paths[1:]])\n"
-        "_index.TaskIndex.build = staticmethod(with_packages)\n"
-        "names = manager.TaskManager(include_path=sys.argv[1]).all_tasks\n"
-        "assert [Path(path) for path in scanned[1:]] == [tasks_path(), Path(sys.argv[1])], scanned\n"
-        "print(len(names) == len(set(names)), 'tiny_choice' in names, 'mdlm_context' in names)"
+        "def scan(paths):\n"
+        "    scanned.extend(paths := list(paths))\n"
+        "    return build(paths[1:])\n"  # without lm-eval's thousands of tasks
+        "_index.TaskIndex.build = staticmethod(scan)\n"
+        "from lm_eval.tasks import manager\n"
+        "own, mine = Path(manager.__file__).parent, Path(sys.argv[1])\n"
+        "names = manager.TaskIndex.build([own, tasks_path(), mine])\n"
+        "assert scanned == [own, tasks_path(), mine], scanned\n"
+        "print('tiny_choice' in names, 'mdlm_context' in names)"
     )
     done = python(code, str(task_folder))
-    assert done.stdout == "True True True\n", done.stderr
+    assert done.stdout == "True True\n", done.stderr
 
 
 def test_public_names() -> None:

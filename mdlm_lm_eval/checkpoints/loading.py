@@ -12,6 +12,7 @@ from mdlm_lm_eval.checkpoints.weights import load_model
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
 from mdlm_lm_eval.options import OptionError
 
 
@@ -73,6 +74,7 @@ def load_denoiser(
         ignore_weights=ignore_weights,
         **from_pretrained_kwargs,
     )
+    use_grouped_attention(model.config)
     if peft is not None:
         model = load_adapter(model, peft, revision=revision)
     # Padding is never attended to. So any id will do if the checkpoint's is missing, or has no embedding (-1).

@@ -1,6 +1,5 @@
 """Tokenizers of the published checkpoints, without their remote code."""
 
-import logging
 import warnings
 from typing import Any
 
@@ -11,6 +10,7 @@ from mdlm_lm_eval.checkpoints.config import load_config
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.registry import FAMILIES
+from mdlm_lm_eval.silence import silenced
 
 
 def load_tokenizer(
@@ -44,11 +44,9 @@ def load_tokenizer(
     if tokenizer_class is AutoTokenizer:
         more |= {"use_fast": use_fast_tokenizer, "trust_remote_code": trust_remote_code}
     # AutoTokenizer also reads the published config, and warns of its model type and rope settings.
-    logger = logging.getLogger("transformers.configuration_utils")
-    logger.disabled = True
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+    no_warnings = warnings.catch_warnings(action="ignore", category=FutureWarning)
+    with silenced("transformers.configuration_utils"), no_warnings:
         tokenizer = tokenizer_class.from_pretrained(pretrained, revision=revision, subfolder=subfolder, **more)
-    logger.disabled = False
     settings = config.to_dict()
     if tokenizer.mask_token_id is None:
         tokenizer.mask_token = _name_of(tokenizer, settings.get("mask_token_id"))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
 from mdlm_lm_eval.model.compiled import CACHE, Graphs, NotCapturableError, can_capture, compile_layers, most_tokens
 from mdlm_lm_eval.model.devices import POSITIONS
-from mdlm_lm_eval.model.grouped_attention import NAME, use_grouped_attention
+from mdlm_lm_eval.model.grouped_attention import NAME
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import OptionError, must_be
 
@@ -69,7 +69,6 @@ class Denoiser:
         self.forward_passes = self.canvas_count = self.token_count = 0
         self._has_fixed_shapes = False
         self._broadcast_mask = _may_broadcast_mask(model.config)
-        use_grouped_attention(model.config)
         if self.device.type == "cuda":
             # cuDNN plans each new shape for tens of milliseconds, which other kernels do not.
             torch.backends.cuda.enable_cudnn_sdp(False)
