@@ -21,7 +21,7 @@ from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, Scoring
-from mdlm_lm_eval.jobs.requests import resolved, seeds_of, task_of, without_padding_copies
+from mdlm_lm_eval.jobs.requests import resolved, seeds_of, task_of, warn_of_unknown, without_padding_copies
 from mdlm_lm_eval.jobs.shared import Batches
 from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
@@ -34,6 +34,7 @@ from mdlm_lm_eval.model.text import (
     Ending,
     closes_thinking,
     closing_ids,
+    count_unknown,
     encode_infill,
     encode_without_masks,
     has_slots,
@@ -152,6 +153,8 @@ class MDLM(HFLM):
         tokenizer = loading.pop("tokenizer", name)
         if isinstance(tokenizer, (str, int, float)):
             tokenizer = tokenizer_of(str(tokenizer), self._config, self.settings.loading)
+        else:
+            checkpoints.check_tokenizer(tokenizer, self._config, tokenizer.name_or_path)
         self.mask_token_id = checkpoints.resolve_mask_token_id(
             self._config, tokenizer, self.settings.model.mask_token_id
         )
@@ -195,6 +198,7 @@ class MDLM(HFLM):
             compiled=self.settings.model.compile,
             cuda_graphs=self.settings.model.cuda_graphs,
         )
+        self.denoiser.rows_alone = checkpoints.sees_padding(self.denoiser)
         # Encoders have no generation config.
         generation = getattr(self.model, "generation_config", None)
         self.eos_ids = checkpoints.eos_ids(self.tokenizer, generation and generation.eos_token_id)
@@ -238,8 +242,11 @@ class MDLM(HFLM):
 
     @cached_property
     def vocabulary_digest(self) -> str:
-        """A digest of the tokenizer's vocabulary, computed once for all results of this model."""
-        return digest_of_settings(self.tokenizer.get_vocab())
+        """A digest of the tokenizer's vocabulary and of how it reads a text, computed once for all results."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        rules = {name: getattr(backend, name, None) for name in ("normalizer", "pre_tokenizer")}
+        states = {name: rule.__getstate__().decode() for name, rule in rules.items() if rule is not None}
+        return digest_of_settings({"tokens": self.tokenizer.get_vocab(), **states})
 
     @cached_property
     def max_length(self) -> int:
@@ -279,6 +286,7 @@ class MDLM(HFLM):
             one.repetition = repetition
         warn_of_no_effect(generations)
         self._warn_of_truncation([one.truncated for one in generations])
+        warn_of_unknown((one.instance, one.text) for one in generations)
         job = GenerationJob(self, generations, shows_progress=not disable_tqdm and self.rank == 0)
         strings = job.run(self.settings.model.cache_audit)
         endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
@@ -339,6 +347,7 @@ class MDLM(HFLM):
             options=options,
             numbers=numbers,
             truncated=truncated,
+            text=count_unknown(self.tokenizer, [id for id in canvas.token_ids if id != self.mask_token_id]),
             own_seed=seed if differs else None,
             request=request,
             canvas=canvas,
@@ -430,7 +439,8 @@ class MDLM(HFLM):
                 most = options.n_masks
                 windows = [replace(one, at_own_length=len(one.continuation_ids) > most) for one in windows]
             truncated = [truncated_tokens(window, options, self.max_length) for window in windows]
-            found.append(Scoring(instance, windows, truncated))
+            texts = [count_unknown(self.tokenizer, one.context_ids + one.continuation_ids) for one in windows]
+            found.append(Scoring(instance, windows, truncated, texts))
         return found
 
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
@@ -440,6 +450,7 @@ class MDLM(HFLM):
         requests, answered_by = without_padding_copies(requests, self.world_size)
         scorings = self.scorings(request_type, requests, at_own_length=True)
         self._warn_of_truncation([tokens for one in scorings for tokens in one.truncated])
+        warn_of_unknown((one.instance, text) for one in scorings for text in one.texts)
         if longer := [len(w.continuation_ids) for one in scorings for w in one.windows if w.at_own_length]:
             logger.warning(_LONGER, len(longer), len(scorings), self.settings.likelihood.n_masks, max(longer))
         shows_progress = not disable_tqdm and self.rank == 0

@@ -45,7 +45,7 @@ _OF_ANSWERS = """
 """
 _OF_REQUEST = ("seed", "max_gen_toks")  # options that a task or lm-eval's --seed sets
 # Settings that only say where a model came from, or that the weights show.
-_SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype"}
+_SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype", "block_length_from"}
 
 
 class TaskCost(Counter[str]):
@@ -121,6 +121,7 @@ class TaskRecord:
     """The record of one task's requests.
 
     ranges: the smallest and the largest value of each effective number.
+    text: the number of tokens of its texts, and of those that are unknown to the tokenizer.
     audited: document, exact answer and first differing token of each request that was also decoded exactly; the exact
         answer and the token are None if the answers are the same.
     caches: the KV caches in effect in generation tasks. `cache=auto` is recorded as exact or none, or as auto if the
@@ -141,6 +142,7 @@ class TaskRecord:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     truncated_prompts: int = 0
     truncated_tokens: int = 0
+    text: Counter[str] = field(default_factory=Counter)
     cost: TaskCost = field(default_factory=TaskCost)
     audited: list[tuple[int | None, str | None, int | None]] = field(default_factory=list)
     exact_cost: TaskCost = field(default_factory=TaskCost)
@@ -209,6 +211,7 @@ class TaskRecord:
             **{name: list(bounds) for name, bounds in self.ranges.items()},
             "truncated_prompts": self.truncated_prompts,
             "truncated_tokens": self.truncated_tokens,
+            "unknown_share": self.text["unknown"] / max(1, self.text["tokens"]),
             "cost": self.cost.as_dict(),
         }
         if self.caches:
@@ -273,16 +276,19 @@ class RunRecord:
         cost: Mapping[str, float],
         numbers: Mapping[str, float],
         truncated: int,
+        text: Counter[str],
     ) -> TaskRecord:
         """Records a request of a task, and returns the task's record.
 
-        numbers: effective numbers of the request. truncated: the number of prompt tokens that were cut off.
+        numbers: effective numbers of the request. truncated: the number of prompt tokens that were cut off. text: as in
+        `TaskRecord`.
         """
         self.settings[setting].add(name)
         task = self.tasks[name]
         task.requests += 1
         task.truncated_prompts += truncated > 0
         task.truncated_tokens += truncated
+        task.text.update(text)
         task.cost.add(cost)
         for key, value in numbers.items():
             lowest, highest = task.ranges.get(key, (value, value))
@@ -332,6 +338,8 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         },
         "cuda_graphs": lm.denoiser.graphs is not None,
         "shift_logits": lm.denoiser.shift,
+        "rows_alone": lm.denoiser.rows_alone,
+        "block_length_from": _block_length_from(lm),
         "config_digest": digest_of_settings(lm.model.config.to_dict()),
         "vocabulary_digest": lm.vocabulary_digest,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
@@ -359,11 +367,21 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
     }
 
 
+def _block_length_from(lm: "MDLM") -> str | None:
+    """Returns the source of a block-diffusion model's block length; None for other models."""
+    if lm.denoiser.attention.block_length is None:
+        return None
+    is_typed = "block_length" in lm.settings.explicit
+    return "model_args" if is_typed else lm.model.config.to_dict().get("block_length_from", "config.json")
+
+
 def checked(lm: "MDLM") -> dict[str, Any]:
     """Returns the facts that must be the same in a check and in a run for the check to apply to the run."""
     options = {name: value for name, value in lm.settings.decoding.as_record().items() if name not in _OF_REQUEST}
     return {
         "weights": _weights_digest(lm.model),
+        "config": digest_of_settings(lm.model.config.to_dict()),
+        "vocabulary": lm.vocabulary_digest,
         "package_version": __version__,
         "dtype": str(lm.model.dtype).removeprefix("torch."),
         "options": options,
@@ -403,6 +421,9 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
         values = {shown(one["options"][name]) for one in facts["settings"] if name in one["options"]}
         words += [] if name in _IN_EFFECT else [f"{name}={value}" for value in sorted(values)]
     words += [f"ignore_weights={facts['ignore_weights']}"] if facts["ignore_weights"] else []
+    words += ["each row alone (padding changes the model's logits)"] if facts["rows_alone"] else []
+    source = facts["block_length_from"]
+    words += [f"block length by {source}"] if source not in (None, "model_args", "config.json") else []
     return {
         "settings": ", ".join(words),
         "speed": cost_in_words([{**task["cost"], "requests": task["requests"]} for task in tasks]),

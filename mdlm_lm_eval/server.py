@@ -29,9 +29,9 @@ from mdlm_lm_eval import checkpoints, loader, serving
 from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
-from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, resolved, seeds_of, task_of
+from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, resolved, seeds_of, task_of, warn_of_unknown
 from mdlm_lm_eval.lm import MDLM, config_of, tokenizer_of
-from mdlm_lm_eval.model.text import prompt_ids
+from mdlm_lm_eval.model.text import count_unknown, prompt_ids
 from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
@@ -260,6 +260,7 @@ class MDLMServer(LocalCompletionsAPI):
         wanted = resolved(requests, self._request)
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
+        warn_of_unknown((job.instance, job.text) for job in jobs)
         answers: list[Any] = [job.saved_sample(self.request_cache) for job in jobs]
         left = [n for n, answer in enumerate(answers) if answer is None]
         if self.audit:
@@ -300,6 +301,7 @@ class MDLMServer(LocalCompletionsAPI):
             options=options,
             numbers=numbers,
             truncated=len(ids) - len(kept),
+            text=count_unknown(self.tokenizer, kept),
             own_seed=seed if differs else None,
             payload={name: value for name, value in payload.items() if name not in engine.fixed} | dict(engine.sent),
             until=request.until,
@@ -397,6 +399,7 @@ class MDLMServer(LocalCompletionsAPI):
                 options=replace(self.settings.likelihood, n_masks=length or "auto"),
                 numbers={"continuation_tokens": 1} | ({"asked_masks": length, "masks": length} if length else {}),
                 truncated=len(ids) - len(kept),
+                text=count_unknown(self.tokenizer, [*kept, *target]),
                 payload=serving.last_step_read(kept, target)
                 if self._renoises
                 else {"model": self.model} | serving.canvas_read(kept, target, noise),
@@ -404,6 +407,7 @@ class MDLMServer(LocalCompletionsAPI):
             )
             jobs.append(job)
             groups.setdefault(tuple(kept) if self._renoises else n, []).append(job)
+        warn_of_unknown((job.instance, job.text) for job in jobs)
         if self._renoises:
             for group in groups.values():  # the first job's payload is sent
                 group[0].payload["token_ids_logprob"] = sorted({job.payload["token_ids_logprob"][0] for job in group})

@@ -64,13 +64,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def tiny_tokenizer() -> "PreTrainedTokenizerFast":
-    """One token a byte, and three special tokens."""
+def tiny_tokenizer(n_tokens: int = 259) -> "PreTrainedTokenizerFast":
+    """One token a byte, and three special tokens; the last bytes are left out for models with fewer tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: id for id, token in enumerate([*SPECIAL_TOKENS, *alphabet])}
+    vocabulary = {token: id for id, token in enumerate([*SPECIAL_TOKENS, *alphabet][:n_tokens])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -96,7 +96,7 @@ def build(
 
 
 def write_tokenizer(known: dict[str, Any], folder: Path) -> None:
-    """Bytes as tokens and no merges, tokens without a text up to the added ones, and these under their own ids."""
+    """Bytes as tokens and no merges, the added tokens under their own ids, and tokens without a text for the others."""
     added = {int(id): token for id, token in known["added_tokens"].items()}
     ordinary = {int(id) for id in known["ordinary_tokens"]}
     settings = dict(known["tokenizer_config.json"])
@@ -105,7 +105,7 @@ def write_tokenizer(known: dict[str, Any], folder: Path) -> None:
         str(id): {"content": token, "special": id not in ordinary, **flags} for id, token in added.items()
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    free = (id for id in range(max(*added, 2 * 256)) if id not in added)
+    free = (id for id in range(max(*added, known.get("tokens", 2 * 256))) if id not in added)
     vocabulary = dict(zip(sorted(pre_tokenizers.ByteLevel.alphabet()), free, strict=False))
     vocabulary |= {f"unused {id}": id for id in free}
     if known["vocabulary"] == "vocab.json":

@@ -11,10 +11,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mdlm_lm_eval.checkpoints import load_config, load_tokenizer
-from mdlm_lm_eval.families import AttentionPattern, family_of
+from mdlm_lm_eval.families import AttentionPattern, family_of, own_decoder
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.record import in_words
 from tests import reference
 from tests.conftest import data, generation, tiny_tokenizer
 from tests.reference import GOLDEN, assert_close, facts_of, padded, tensors_of
@@ -91,7 +92,7 @@ def test_what_a_denoiser_knows(folder: str, pattern: list[Any], shift: bool, edi
 def test_a_name_says_which_llada2(name: str, family: str, tmp_path: Path) -> None:
     """Both have one config; 2.0's decoding of 2.1 would never edit."""
     folder = copy_of("llada2", tmp_path / name, diffusion_family=None)
-    lm = MDLM(str(folder), tokenizer=tiny_tokenizer(), mask_token_id=MASK, device="cpu")
+    lm = MDLM(str(folder), tokenizer=tiny_tokenizer(160), mask_token_id=MASK, device="cpu")
     assert family_of(lm.model.config).name == family
     assert lm.settings.decoding.as_dict()["editing_threshold"] == (0.9 if family == "llada21" else None)
     assert lm.settings.decoding.schedule == ("llada2" if family == "llada2" else "linear")
@@ -113,6 +114,43 @@ def test_the_block_length_stands_in_the_name_and_survives_saving(tmp_path: Path)
     denoiser.model.save_pretrained(tmp_path / "merged")
     saved = load(tmp_path / "merged")
     assert (saved.attention.block_length, family_of(saved.model.config).name) == (8, "sdar")
+
+
+SNAPSHOT = "models--JetLM--{}/snapshots/0a1b2c"
+BLOCK_LENGTHS = [  # folder, config.json, length, and its source
+    ("SDAR-8B-Chat-b8", None, 8, "the name SDAR-8B-Chat-b8"),
+    ("SeqD-SDAR-4B-b32-Thinking", None, 32, "the name SeqD-SDAR-4B-b32-Thinking"),
+    (SNAPSHOT.format("SDAR-4B-Chat-b64"), None, 64, "the name SDAR-4B-Chat-b64"),
+    ("sdar-b16-sft/checkpoint-200", None, 16, "the name sdar-b16-sft"),
+    ("SDAR-4B-b32", 32, 32, "the name SDAR-4B-b32"),
+    ("SDAR-1.7B-b16-Chat", 4, 16, "the name SDAR-1.7B-b16-Chat, not config.json, which says 4"),
+    ("runs-b64/SDAR-30B-A3B-Chat", 4, 4, "config.json"),
+    (SNAPSHOT.format("SDAR-30B-A3B-b1x"), None, 4, "the family's default"),
+]
+
+
+@pytest.mark.parametrize(("path", "in_config", "length", "source"), BLOCK_LENGTHS)
+def test_a_block_length_comes_from_the_name_then_the_config_and_its_source_is_said(
+    path: str, in_config: int | None, length: int, source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = copy_of("sdar", tmp_path / path, block_size=in_config)
+    settings = {"tokenizer": tiny_tokenizer(160), "mask_token_id": MASK, "device": "cpu"}
+    lm = MDLM(str(folder), **settings)
+    facts = lm.get_model_info()["mdlm"]
+    assert (lm.denoiser.attention.block_length, facts["block_length_from"]) == (length, source)
+    assert (f"block length by {source}" in in_words(facts, False)["settings"]) == (source != "config.json")
+    assert facts["pretrained"] == ("JetLM/" + Path(path).parts[0].split("--")[2] if "--" in path else Path(path).name)
+    warned = [record.getMessage() for record in caplog.records if "block_length=" in record.getMessage()]
+    is_doubtful = "config.json, " in source or "default" in source
+    assert [f"blocks of {length} tokens by {source};" in each for each in warned] == [True] * is_doubtful
+    lm.use_options({"pretrained": str(folder), "block_length": 8})
+    assert lm.get_model_info()["mdlm"]["block_length_from"] == "model_args"
+
+
+def test_a_decoder_of_its_own_is_known_in_the_hubs_cache() -> None:
+    cached = "/home/me/.cache/huggingface/hub/models--Zigeng--DMax-LLaDA/snapshots/0a1b2c"
+    assert own_decoder(cached) == own_decoder("Zigeng/DMax-LLaDA")
+    assert own_decoder(cached) is not None
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "llada", "dream", "llada_moe"])
@@ -166,7 +204,7 @@ def test_llada2s_weights_cannot_be_split_over_devices_while_they_are_fused() -> 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_tokenizers_load_without_remote_code(folder: str, tmp_path: Path) -> None:
     checkpoint = copy_of(folder, tmp_path / folder, mask_token_id=7)
-    tiny_tokenizer().save_pretrained(checkpoint)
+    tiny_tokenizer(160).save_pretrained(checkpoint)
     path = checkpoint / "tokenizer_config.json"
     settings = json.loads(path.read_text())
     settings.pop("mask_token", None)
@@ -182,7 +220,7 @@ def test_tokenizers_load_without_remote_code(folder: str, tmp_path: Path) -> Non
 def test_a_sweep_over_block_lengths_compares_nothing_else(folder: str, block_length: int) -> None:
     """One token a pass by default, whatever the block's length, where no threshold lets a pass fill more."""
     options = {"block_length": block_length, "n_masks": 31, "confidence_threshold": None}  # and "!"
-    lm = MDLM(str(GOLDEN / folder), tokenizer=tiny_tokenizer(), mask_token_id=MASK, early_exit=False, **options)
+    lm = MDLM(str(GOLDEN / folder), tokenizer=tiny_tokenizer(160), mask_token_id=MASK, early_exit=False, **options)
     lm.generate_until([generation("!", until=[])], disable_tqdm=True)
     facts = lm.get_model_info()["mdlm"]["tasks"]["task"]
     assert facts["steps"] == [31, 31] == facts["masks"]

@@ -1,7 +1,9 @@
 """Masked LMs of transformers with [CLS] and [SEP], no BOS or EOS; and models whose code comes with their checkpoint."""
 
 import json
+import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from transformers import (
     AlbertForPreTraining,
     BertConfig,
     BertForMaskedLM,
+    FNetConfig,
+    FNetForMaskedLM,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForMaskedLM,
@@ -22,9 +26,11 @@ from transformers import (
 )
 
 from mdlm_lm_eval import DecodingOptions, decode
-from mdlm_lm_eval.checkpoints import load_denoiser
+from mdlm_lm_eval.check.__main__ import _parser, check
+from mdlm_lm_eval.checkpoints import load, load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.record import in_words
 from tests.conftest import choice, generation, rolling, tiny_model
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(40)))
@@ -32,21 +38,84 @@ SHAPE = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 1, "n
 LONG = " ".join(f"w{n % 40}" for n in range(100))
 
 
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.WordPiece({word: id for id, word in enumerate(WORDS)}, unk_token="[UNK]"))
+def word_tokenizer(words: Sequence[str] = WORDS, **named: str) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", WORDS.index("[CLS]")), ("[SEP]", WORDS.index("[SEP]"))]
     )
     names = {f"{name.lower()}_token": f"[{name}]" for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names | named)
 
 
-def test_bert_answers_every_kind_of_request(tmp_path: Path) -> None:
-    config = BertConfig(**SHAPE, intermediate_size=32, max_position_embeddings=32, pad_token_id=0)
-    BertForMaskedLM(config).save_pretrained(tmp_path)
-    word_tokenizer().save_pretrained(tmp_path)
-    bert = MDLM(str(tmp_path), batch_size=2, mc_num=8)
+@pytest.fixture
+def bert_folder(tmp_path: Path) -> Path:
+    """A checkpoint of BERT and its tokenizer."""
+    config = BertConfig(**SHAPE, intermediate_size=32, max_position_embeddings=64, pad_token_id=0)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    word_tokenizer().save_pretrained(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+OTHER_TOKENIZERS = [
+    (word_tokenizer((*WORDS, "new")), "it has ids up to 45 and the model an embedding of 45 tokens"),
+    (word_tokenizer(WORDS[:20]), r"it has ids up to 19 \(are its files missing\?\)"),
+    (None, r"it has ids up to 4 \(are its files missing\?\)"),  # transformers makes a tokenizer of five tokens
+    (word_tokenizer(mask_token="w1"), "the tokenizer's mask token is 6 and the config's 4: .* mask_token_id="),
+]
+
+
+@pytest.mark.parametrize(("tokenizer", "said"), OTHER_TOKENIZERS)
+def test_another_models_tokenizer_is_refused(
+    bert_folder: Path, tmp_path: Path, tokenizer: PreTrainedTokenizerFast | None, said: str
+) -> None:
+    """Beside the weights, as an argument, and as an object; before weights are read."""
+    path = bert_folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mask_token_id": 4}))
+    (other := tmp_path / "other").mkdir()
+    shutil.copy(path, other)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(other)
+        with pytest.raises(OptionError, match=said):
+            MDLM(str(bert_folder), tokenizer=tokenizer)
+    for refused in (lambda: MDLM(str(bert_folder), tokenizer=str(other)), lambda: load(str(other))):
+        with pytest.raises(OptionError, match=said):
+            refused()
+    if tokenizer is not None and tokenizer.mask_token == "w1":
+        assert load(str(bert_folder), mask_token_id=6)[0].mask_token_id == 6
+
+
+def test_unknown_tokens_are_counted(bert_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bert = MDLM(str(bert_folder), mc_num=2)
+    with caplog.at_level(logging.WARNING):
+        prompts = (("w1 w2 w3", "known"), ("W1 w2 W3", "unknown"))
+        bert.generate_until([generation(*each, max_gen_toks=2) for each in prompts], disable_tqdm=True)
+        bert.loglikelihood([choice("w1", " w2"), choice("w1 W", " w2")], disable_tqdm=True)
+    found = {name: task["unknown_share"] for name, task in bert.get_model_info()["mdlm"]["tasks"].items()}
+    assert found == {"known": 0, "unknown": 2 / 4, "choice": 1 / 7}  # with [CLS]
+    said = [record.getMessage() for record in caplog.records if "unknown" in record.getMessage()]
+    assert [each.partition(" are")[0] for each in said] == [
+        "unknown: 50.0% of the tokens of its texts",
+        "choice: 14.3% of the tokens of its texts",
+    ]
+
+
+def test_mdlm_check_finds_a_tokenizer_that_knows_no_word(
+    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is another one than that of the right tokenizer, with the same weights and vocabulary."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("mdlm_lm_eval.check.__main__.TEXTS", ("W1 W2 W3 w4",))
+    given = _parser().parse_args([str(bert_folder), "--gen_toks", "4", "--requests", "0"])
+    assert check(given)["verdict"] == "fault: 50% of the prompts' tokens are unknown to the tokenizer"
+    path = bert_folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": {"type": "Lowercase"}}))
+    assert check(given)["verdict"] == "no fault"
+    assert len([*(tmp_path / "cache").rglob("*.json")]) == 2
+
+
+def test_bert_answers_every_kind_of_request(bert_folder: Path) -> None:
+    bert = MDLM(str(bert_folder), batch_size=2, mc_num=8)
     prompts = [generation(text, max_gen_toks=3) for text in ("w1", "w2 w3 w4")]
     together = bert.generate_until(prompts, disable_tqdm=True)
     assert together == [bert.generate_until([prompt], disable_tqdm=True)[0] for prompt in prompts]
@@ -54,6 +123,28 @@ def test_bert_answers_every_kind_of_request(tmp_path: Path) -> None:
     (without_context,) = bert.loglikelihood([choice("", "w1 w2")], disable_tqdm=True)
     assert without_context[0] < 0
     assert bert.loglikelihood_rolling([rolling(LONG)], disable_tqdm=True)[0] < 0
+
+
+def test_a_model_that_ignores_padding_runs_each_row_alone(bert_folder: Path, tmp_path: Path) -> None:
+    """FNet mixes all columns, whatever the attention mask says."""
+    config = FNetConfig(**SHAPE, intermediate_size=32, max_position_embeddings=64, type_vocab_size=1, pad_token_id=0)
+    FNetForMaskedLM(config).save_pretrained(tmp_path / "fnet")
+    word_tokenizer().save_pretrained(tmp_path / "fnet")
+    prompts = [generation(text, max_gen_toks=3) for text in ("w1", "w2 w3 w4", "w5 w6")]
+    choices = [choice("w1", " w2 w3"), choice("w4 w5 w6 w7", " w2")]
+    for path, is_alone in ((tmp_path / "fnet", True), (bert_folder, False)):
+        lm = MDLM(str(path), batch_size=3, mc_num=4)
+        together = lm.generate_until(prompts, disable_tqdm=True), lm.loglikelihood(choices, disable_tqdm=True)
+        facts = lm.get_model_info()["mdlm"]
+        assert (facts["rows_alone"], "each row alone" in in_words(facts, False)["settings"]) == (is_alone, is_alone)
+        assert together[0] == [lm.generate_until([one], disable_tqdm=True)[0] for one in prompts]
+        alone = [lm.loglikelihood([one], disable_tqdm=True)[0] for one in choices]
+        assert [one for one, _ in together[1]] == pytest.approx([one for one, _ in alone], abs=1e-4)
+        denoiser = load_denoiser(str(path))
+        ids, real = torch.tensor([[5, 4, 7, 9], [8, 4, 0, 0]]), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+        found = denoiser.logits(ids, real, torch.tensor([5, 1, 4]))
+        (first, second) = (denoiser.model(row).logits[0] for row in (ids[:1], ids[1:, :2]))
+        torch.testing.assert_close(found, torch.stack([second[1], first[1], second[0]]))
 
 
 def test_albert_has_a_head_that_nothing_here_uses(tmp_path: Path) -> None:
@@ -112,7 +203,8 @@ def remote(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_its_code_runs_and_answers_do_not_depend_on_the_batch(remote: Path) -> None:
     lm = MDLM(str(remote), device="cpu", batch_size=3, max_length=64, **SETTINGS)
-    assert lm.get_model_info()["mdlm"]["family"] == "remote"
+    facts = lm.get_model_info()["mdlm"]
+    assert (facts["family"], facts["rows_alone"]) == ("remote", False)
     canvas = torch.tensor([[5, 2, 6, 2]])
     found = lm.denoiser.logits(canvas, None, torch.tensor([1, 3]))
     torch.testing.assert_close(found, 2 * tiny_model()(canvas).logits[0, [1, 3]])

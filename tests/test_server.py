@@ -112,7 +112,7 @@ def test_settings_are_said_stated_or_unknown() -> None:
 
 def test_the_family_of_a_config_of_several_is_told(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "a2d_bd3lm", tmp_path / "model")
-    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    tiny_tokenizer(160).save_pretrained(tmp_path / "model")
     with StandIn(echo, sglang()) as server:
         with pytest.raises(OptionError, match="is of a2d-qwen3 or a2d-qwen3-mdlm; say which with diffusion_family="):
             lm_of(server, pretrained=str(tmp_path / "model"))

@@ -5,11 +5,12 @@
         --modeling LLaDA/modeling_llada.py:LLaDAModelLM --against LLaDA/generate.py:generate
 
 Prints a table and writes a JSON file into a cache folder. Later results with the same weights, version, dtype and
-options name this file. The exit status is 1 if a fault was found. Keys of the file: `applies_to` (weights,
-package_version, dtype, options), `verdict`, `recognised`, `logits`, `choices`, `equal_strings`, `memory_and_speed`,
-`theirs`, and `noise_floor`: task, change (model arguments of the second run), dtypes, answers, flipped, share and its
-Wilson interval [low, high], first_differing_token (smallest, median; null if no text differs), scores ("task
-metric,filter" -> [first, second]) and largest_move; or {"left_out": reason} if it was not measured.
+options name this file. The exit status is 1 if a fault was found. Keys of the file: `applies_to` (weights, config,
+vocabulary, package_version, dtype, options), `verdict`, `recognised`, `logits`, `choices`, `equal_strings`,
+`memory_and_speed`, `theirs`, `unknown_share` (of the tokens of the task's prompts, or of its own without a task), and
+`noise_floor`: task, change (model arguments of the second run), dtypes, answers, flipped, share and its Wilson interval
+[low, high], first_differing_token (smallest, median; null if no text differs), scores ("task metric,filter" -> [first,
+second]) and largest_move; or {"left_out": reason} if it was not measured.
 """
 
 import argparse
@@ -43,6 +44,7 @@ TEXTS = (
 _WITH_AUTHORS = 4  # texts that are compared with the authors' sampler
 _TASK = "mdlm_country_smallest"
 _FAULTS_SHOWN = 3
+_MOST_UNKNOWN = 0.2  # share of the prompts' tokens
 
 
 def main() -> None:
@@ -93,6 +95,7 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     from mdlm_lm_eval import record
     from mdlm_lm_eval.check import here
     from mdlm_lm_eval.lm import MDLM, settings_of
+    from mdlm_lm_eval.model.text import count_unknown
     from mdlm_lm_eval.results.files import write_whole
 
     subject = here.Subject.of(given.model, given.model_args, given.gen_toks)
@@ -102,7 +105,8 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     loaded = [MDLM(**subject.arguments)]  # one model is in memory at a time
     found: dict[str, Any] = {"applies_to": record.checked(loaded[0]), "recognised": here.recognised(loaded[0], subject)}
     found |= _against(given, subject, loaded[0], theirs, prompts)
-    canvases = [subject.canvas(prompt) for prompt in subject.prompts(TEXTS, given.apply_chat_template)]
+    own_prompts = subject.prompts(TEXTS, given.apply_chat_template)
+    canvases = [subject.canvas(prompt) for prompt in own_prompts]
     found["equal_strings"] = here.equal_strings(loaded[0], canvases, subject.request)
     found["memory_and_speed"] = here.memory_and_speed(loaded[0], canvases, subject.request)
     found["noise_floor"] = here.noise_floor(
@@ -114,6 +118,8 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
         include_path=given.include_path,
         apply_chat_template=given.apply_chat_template,
     )
+    count = count_unknown(subject.tokenizer, [id for prompt in own_prompts for id in prompt])
+    found["unknown_share"] = found["noise_floor"].get("unknown_share", count["unknown"] / count["tokens"])
     found["verdict"] = _verdict(found)
     text = json.dumps(found, indent=1)
     path = record.check_file(found["applies_to"])
@@ -162,6 +168,8 @@ def _against(
 def _verdict(found: dict[str, Any]) -> str:
     """The findings in one line, for results and boards."""
     faults = []
+    if found["unknown_share"] > _MOST_UNKNOWN:
+        faults.append(f"{found['unknown_share']:.0%} of the prompts' tokens are unknown to the tokenizer")
     if found.get("logits", {}).get("is_fault"):
         faults.append("the networks differ")
     if n := len(found.get("choices", {}).get("faults", ())):

@@ -245,6 +245,7 @@ def noise_floor(
         "interval": [low, high],
         "first_differing_token": {"smallest": min(tokens), "median": median(tokens)} if tokens else None,
         "scores": scores,
+        "unknown_share": max(one["unknown_share"] for one in first["config"]["mdlm"]["tasks"].values()),
         "largest_move": max((abs(one - other) for one, other in scores.values()), default=0.0),
     }
 

@@ -65,6 +65,11 @@ def load_config(
 
 def check_config(config: PretrainedConfig, pretrained: str = "a model object") -> None:
     """Raises OptionError unless the config is a masked diffusion model's."""
+    if config.to_dict().get("is_encoder_decoder"):
+        raise OptionError(
+            f"pretrained={pretrained}: this {config.model_type} is an encoder-decoder, whose decoder writes from left "
+            "to right, and no masked diffusion model"
+        )
     if complaint := family_of(config).check(config):
         raise OptionError(f"pretrained={pretrained}: {complaint}")
 
@@ -125,10 +130,11 @@ def resolve_mask_token_id(
 ) -> int:
     """The id of the mask token: `override`, else the config's, else the tokenizer's, as an id of the vocabulary.
 
-    Raises OptionError if there is none, or if it is outside the vocabulary. Families whose noise is random tokens need
-    no mask token; their slots are marked by id 0.
+    Raises OptionError if there is none, if it is outside the vocabulary, and if config and tokenizer name different
+    ones. Families whose noise is random tokens need no mask token; their slots are marked by id 0.
     """
-    candidates: list[Any] = [override, config.to_dict().get("mask_token_id"), getattr(tokenizer, "mask_token_id", None)]
+    of_config, of_tokenizer = config.to_dict().get("mask_token_id"), getattr(tokenizer, "mask_token_id", None)
+    candidates: list[Any] = [override, of_config, of_tokenizer]
     candidates += [] if family_of(config).read is None else [0]
     found = next((candidate for candidate in candidates if candidate is not None), None)
     vocab_size = config.get_text_config().vocab_size
@@ -140,5 +146,10 @@ def resolve_mask_token_id(
     if not isinstance(found, int) or not 0 <= found < vocab_size:
         raise OptionError(
             f"mask_token_id={found!r} is no token of the vocabulary; it must be an id from 0 to {vocab_size - 1}"
+        )
+    if override is None and of_tokenizer not in (None, found):
+        raise OptionError(
+            f"the tokenizer's mask token is {of_tokenizer} and the config's {found}: take the model's own tokenizer, "
+            "or say which is right with mask_token_id="
         )
     return found

@@ -1,5 +1,6 @@
 """Loads a checkpoint as a denoiser, and computes how many tokens fit on its canvas."""
 
+import logging
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
 from mdlm_lm_eval.options import OptionError
+
+logger = logging.getLogger(__name__)
+_PROBED = 16  # tokens of a row
 
 
 def load_denoiser(
@@ -80,7 +84,7 @@ def load_denoiser(
     # Padding is never attended to. So any id will do if the checkpoint's is missing, or has no embedding (-1).
     pad_token_id = settings.get("pad_token_id")
     has_pad = isinstance(pad_token_id, int) and 0 <= pad_token_id < config.get_text_config().vocab_size
-    return Denoiser(
+    denoiser = Denoiser(
         model,
         mask_token_id=mask_token_id,
         pad_token_id=pad_token_id if has_pad else mask_token_id,
@@ -88,6 +92,8 @@ def load_denoiser(
         attention=attention,
         edits=family.edits,
     )
+    denoiser.rows_alone = sees_padding(denoiser)
+    return denoiser
 
 
 def load(
@@ -100,21 +106,35 @@ def load(
     **of_denoiser: Any,
 ) -> tuple[Denoiser, PreTrainedTokenizerBase]:
     """Denoiser and tokenizer of a checkpoint. `of_denoiser`: the other arguments of `load_denoiser`."""
-    denoiser = load_denoiser(
-        pretrained,
-        revision=revision,
-        subfolder=subfolder,
-        trust_remote_code=trust_remote_code,
-        diffusion_family=diffusion_family,
-        **of_denoiser,
-    )
-    return denoiser, load_tokenizer(
-        pretrained,
-        config=denoiser.model.config,
-        revision=revision,
-        subfolder=subfolder,
-        trust_remote_code=trust_remote_code,
-    )
+    source: dict[str, Any] = {"revision": revision, "subfolder": subfolder, "trust_remote_code": trust_remote_code}
+    config = load_config(pretrained, diffusion_family=diffusion_family, **source)
+    tokenizer = load_tokenizer(pretrained, config=config, **source)
+    resolve_mask_token_id(config, tokenizer, of_denoiser.get("mask_token_id"))
+    denoiser = load_denoiser(pretrained, diffusion_family=diffusion_family, **source, **of_denoiser)
+    return denoiser, tokenizer
+
+
+def sees_padding(denoiser: Denoiser) -> bool:
+    """Whether the ids under the padding change the logits of other positions; a warning says so.
+
+    It is tried if the family has such models, with two rows in two passes of the same shape, so that equal logits are
+    equal to the last bit.
+    """
+    config = denoiser.model.config
+    if not family_of(config).may_see_padding:
+        return False
+    free = [id for id in range(min(config.get_text_config().vocab_size, 64)) if id != denoiser.mask_token_id]
+    ids = torch.tensor([(free * _PROBED)[:_PROBED]] * 2, device=denoiser.device)
+    other = ids.clone()
+    other[1, _PROBED // 2 :] = ids[1, : _PROBED // 2]
+    is_real = torch.ones_like(ids)
+    is_real[1, _PROBED // 2 :] = 0
+    at = is_real.flatten().nonzero().flatten()
+    one, two = (denoiser.logits(each, is_real, at, is_aligned=True) for each in (ids, other))
+    if torch.equal(one, two):
+        return False
+    logger.warning("%s: padding changes its logits; each row of a batch runs alone", type(denoiser.model).__name__)
+    return True
 
 
 def context_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:

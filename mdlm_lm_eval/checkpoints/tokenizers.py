@@ -9,6 +9,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from mdlm_lm_eval.checkpoints.config import load_config
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.families import family_of
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import FAMILIES
 from mdlm_lm_eval.silence import silenced
 
@@ -28,7 +29,7 @@ def load_tokenizer(
 
     pretrained: a hub id, a folder, or a built-in model's name. config: is read from `pretrained` if it is None; then
     `diffusion_family` names the family, if the config does not. add_bos_token: overrides whether texts begin with BOS
-    (Dream's evaluation adds it, its tokenizer does not).
+    (Dream's evaluation adds it, its tokenizer does not). Raises OptionError for a tokenizer of another model.
     """
     pretrained = model_path(pretrained)
     config = config or load_config(
@@ -52,7 +53,23 @@ def load_tokenizer(
         tokenizer.mask_token = _name_of(tokenizer, settings.get("mask_token_id"))
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _name_of(tokenizer, settings.get("pad_token_id")) or tokenizer.eos_token
+    check_tokenizer(tokenizer, config, pretrained)
     return tokenizer
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, named: str) -> None:
+    """Raises OptionError if the tokenizer's ids do not fit the model's embedding, so that it is another model's.
+
+    An embedding may have more rows than the tokenizer has tokens (LLaDA, Dream), but not more than twice as many.
+    `named` is the tokenizer's folder or hub id.
+    """
+    n_ids, n_rows = max(tokenizer.get_vocab().values()) + 1, config.get_text_config().vocab_size
+    if n_ids > n_rows or n_rows > 2 * n_ids:
+        hint = " (are its files missing?)" if n_ids < n_rows else ""
+        raise OptionError(
+            f"tokenizer={named}: it has ids up to {n_ids - 1}{hint} and the model an embedding of {n_rows} tokens, so "
+            "it is another model's"
+        )
 
 
 def _name_of(tokenizer: PreTrainedTokenizerBase, token_id: int | None) -> str | None:

@@ -16,6 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import OptionError, options_of
 from mdlm_lm_eval.registry import FAMILIES, ROW_DECODERS, SAMPLERS, register
+from mdlm_lm_eval.results.names import hub_id
 
 _AS_GUEST = "its authors' code: sampler=FILE.py:FUNCTION, with modeling=FILE.py:CLASS"
 # Part of the names of checkpoints that were trained for a decoder of their own -> its behaviour, and how to use it.
@@ -81,6 +82,7 @@ class Family:
     model_class: transformers' class (or auto class) for a config. Attention of decoder-only classes becomes
         bidirectional with `is_causal=False`.
     remote_code: whether the checkpoint's own code runs.
+    may_see_padding: whether padding may change the logits of some of its models, so that each is tried when it loads.
     weight_names: names of published weights, as regular expressions, -> transformers' names. Adapters that were trained
         on the published modules are renamed in the same way.
     weight_conversions: WeightConverters of transformers for published weights that are split or joined while they are
@@ -118,6 +120,7 @@ class Family:
     check: Callable[[PretrainedConfig], str | None] = lambda _config: None
     model_class: Callable[[PretrainedConfig], Any] = lambda _config: AutoModelForCausalLM
     remote_code: bool = False
+    may_see_padding: bool = False
     weight_names: Mapping[str, str] = field(default_factory=dict)
     weight_conversions: Callable[[], list[Any]] = list
     adapt: Callable[[Any], None] = lambda _model: None
@@ -158,7 +161,7 @@ class Family:
 
 def own_decoder(pretrained: str) -> tuple[str, str] | None:
     """The decoder that a checkpoint of this name was trained for: its behaviour, and how to use it. None for others."""
-    name = PurePath(pretrained.lower())
+    name = PurePath(hub_id(pretrained).lower())
     words = [part for part in (name.name, name.parent.name) if part]
     return next((said for key, said in _OWN_DECODERS.items() if any(key in word for word in words)), None)
 
@@ -181,7 +184,7 @@ def published_family(published: Mapping[str, Any], pretrained: str) -> Family | 
     left = named or keyed or [family for family in candidates if family.config_key is None] or candidates
     if len(left) <= 1:
         return left[0] if left else None
-    for part in reversed(PurePath(pretrained).parts):
+    for part in reversed(PurePath(hub_id(pretrained)).parts):
         for family in left:
             if family.published_as and re.search(family.published_as, part.lower()):
                 return family

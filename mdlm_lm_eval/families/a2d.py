@@ -10,7 +10,7 @@ from typing import Any
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
 from mdlm_lm_eval.families import Family, register_family
-from mdlm_lm_eval.families.config_mapping import same_keys
+from mdlm_lm_eval.families.config_mapping import block_length_of, same_keys
 from mdlm_lm_eval.model.attention import AttentionPattern
 
 BLOCK_LENGTH = 32  # in dLLM's training and evaluation; configs do not state it
@@ -33,7 +33,7 @@ def native_config(
         unused="sliding_window max_window_layers layer_types",
         values={"use_sliding_window": (False,)},
         architectures=[architecture],
-        block_length=published.get("block_length", BLOCK_LENGTH),
+        **block_length_of(published, BLOCK_LENGTH),
     )
 
 

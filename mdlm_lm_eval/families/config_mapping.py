@@ -7,6 +7,8 @@ from transformers import GenerationConfig, PretrainedConfig
 
 from mdlm_lm_eval.options import OptionError
 
+# The source of a block length that neither the checkpoint's name nor its config states.
+FAMILY_DEFAULT = "the family's default"
 ConfigClass = TypeVar("ConfigClass", bound=PretrainedConfig)
 # Keys of the checkpoint's own code, of the machine that it was trained on, or of generation.
 OF_REMOTE_CODE = ("model_type", "auto_map", "architectures", "attn_implementation", "transformers_version", "use_cache")
@@ -15,7 +17,15 @@ OF_ANY_CHECKPOINT = {
     *PretrainedConfig().to_dict(),
     *GenerationConfig().to_dict(),
     *("name_or_path", "torch_dtype", "quantization_config", "tokenizer_class", "_attn_implementation_autoset"),
-    *("mask_token_id", "block_length", "diffusion_family", "shift_logits", "is_causal", "pretraining_tp"),
+    *(
+        "mask_token_id",
+        "block_length",
+        "block_length_from",
+        "diffusion_family",
+        "shift_logits",
+        "is_causal",
+        "pretraining_tp",
+    ),
 }
 
 
@@ -59,6 +69,12 @@ def plain_rotary(family: str, published: Mapping[str, Any], *names: str, **defau
     if missing := [name for name, value in rotary.items() if value is None]:
         raise OptionError(f"{family} config: {', '.join(missing)} is missing")
     return {"rope_type": "default", **rotary}
+
+
+def block_length_of(published: Mapping[str, Any], default: int, *keys: str) -> dict[str, Any]:
+    """`block_length` by the published config, which may have it under other `keys`, and its source in words."""
+    stated = next((published[key] for key in ("block_length", *keys) if published.get(key)), None)
+    return {"block_length": stated or default, "block_length_from": "config.json" if stated else FAMILY_DEFAULT}
 
 
 def same_keys(

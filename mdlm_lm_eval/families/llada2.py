@@ -11,7 +11,7 @@ from transformers import Glm4MoeConfig
 from transformers.core_model_loading import Split, WeightConverter
 
 from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family, tokenizer_of_file
-from mdlm_lm_eval.families.config_mapping import plain_rotary, same_keys
+from mdlm_lm_eval.families.config_mapping import block_length_of, plain_rotary, same_keys
 
 BLOCK_LENGTH = 32  # in training and all published decoding settings; configs do not state it
 
@@ -63,7 +63,7 @@ def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
         eos_token_id=published.get("eos_token_id", published.get("pad_token_id")),
         architectures=["Glm4MoeForCausalLM"],
         mask_token_id=published.get("mask_token_id", 156895),
-        block_length=published.get("block_length", BLOCK_LENGTH),
+        **block_length_of(published, BLOCK_LENGTH),
     )
 
 

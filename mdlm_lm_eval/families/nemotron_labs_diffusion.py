@@ -9,7 +9,7 @@ from typing import Any
 from transformers import Ministral3Config
 
 from mdlm_lm_eval.families import WITHOUT_CACHE, Family, register_family
-from mdlm_lm_eval.families.config_mapping import same_keys
+from mdlm_lm_eval.families.config_mapping import block_length_of, same_keys
 from mdlm_lm_eval.model.attention import AttentionPattern
 
 OWN_OPTIONS = {"cache", "mode", "causal_context", "end_think", "max_thinking_tokens"}
@@ -31,7 +31,7 @@ def native_config(published: dict[str, Any]) -> Ministral3Config:
         },
         architectures=["Ministral3ForCausalLM"],
         mask_token_id=published.get("mask_token_id", MASK_TOKEN_ID),
-        block_length=published.get("block_length") or published.get("block_size") or BLOCK_LENGTH,
+        **block_length_of(published, BLOCK_LENGTH, "block_size"),
     )
 
 

@@ -24,6 +24,7 @@ register_family(
     Family(
         name="remote",
         remote_code=True,
+        may_see_padding=True,
         model_class=lambda config: offered_class(config.to_dict().get("auto_map", {})),
         shift=unknown_shift,
         supports=WITHOUT_CACHE,

@@ -1,6 +1,7 @@
 """Likelihood: computes the log-likelihoods of requests, each of which is scored in one or several windows."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,12 +33,14 @@ class Scoring:
     """One request, in the windows that it is scored in.
 
     truncated: for each window, the number of context tokens that are cut off on the left.
+    texts: for each window, the number of its tokens, and of those that are unknown.
     result: log p in nats and the greedy flag, or only log p for a rolling request of lm-eval 0.4; None before scoring.
     """
 
     instance: Instance
     windows: Sequence[LikelihoodRequest]
     truncated: Sequence[int]
+    texts: Sequence[Counter[str]]
     result: Any = None
 
 
@@ -126,7 +129,7 @@ class LikelihoodJob:
     def _complete(self, one: Scoring, scores: Sequence[Score], spent: dict[str, float]) -> None:
         """Sets a request's result, the sum over its windows; records each window and the standard error of the sum."""
         log_likelihood, is_greedy, known = 0.0, True, []
-        for window, truncated, score in zip(one.windows, one.truncated, scores, strict=True):
+        for window, truncated, text, score in zip(one.windows, one.truncated, one.texts, scores, strict=True):
             log_likelihood, is_greedy = log_likelihood + score.total, is_greedy and score.is_greedy
             n_tokens = len(window.continuation_ids)
             n_masks = self.options.n_masks
@@ -139,6 +142,7 @@ class LikelihoodJob:
                 cost=spent,
                 numbers={"masks": n_masks, "asked_masks": n_masks, "continuation_tokens": n_tokens},
                 truncated=truncated,
+                text=text,
             )
             task.longer_continuations += window.at_own_length
         if any(error is not None for error in known):

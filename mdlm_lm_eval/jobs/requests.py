@@ -1,6 +1,8 @@
 """Requests in general, answered here or by a server: seeds of repetitions, padding copies, and a random order."""
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,10 @@ from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import ResolvedRequest
+
+logger = logging.getLogger(__name__)
+_MOST_UNKNOWN = 0.01  # share of a task's tokens
+_UNKNOWN = "%s: %.1f%% of the tokens of its texts are unknown to the tokenizer; is it the model's own?"
 
 
 def task_of(instance: Instance) -> str:
@@ -26,6 +32,7 @@ class Job:
 
     numbers: effective numbers, such as masks and steps; results contain the range of each.
     truncated: the number of prompt tokens that were cut off.
+    text: the number of its text's tokens, and of those that are unknown, as `count_unknown` returns them.
     own_seed: the request's seed if repetitions have different answers; None if lm-eval's `--use_cache` may give all
         repetitions the same answer.
     exact: the exact answer to an audited request; None before it is decoded, and for other requests.
@@ -35,6 +42,7 @@ class Job:
     options: DecodingOptions | LikelihoodOptions
     numbers: Mapping[str, float]
     truncated: int
+    text: Counter[str]
     own_seed: int | None = None
     exact: Answer | None = None
 
@@ -54,10 +62,21 @@ class Job:
             cost=cost,
             numbers=self.numbers,
             truncated=self.truncated,
+            text=self.text,
         )
         if self.exact is not None and answer is not None:
             task.audit(self.instance.doc_id, answer, self.exact)
         return task
+
+
+def warn_of_unknown(texts: Iterable[tuple[Instance, Counter[str]]]) -> None:
+    """Warns of each task whose texts have too many unknown tokens."""
+    counts: dict[str, Counter[str]] = {}
+    for instance, text in texts:
+        counts.setdefault(task_of(instance), Counter()).update(text)
+    for name, count in counts.items():
+        if count["unknown"] > _MOST_UNKNOWN * count["tokens"]:
+            logger.warning(_UNKNOWN, name, 100 * count["unknown"] / count["tokens"])
 
 
 def resolved(

@@ -41,6 +41,7 @@ class Denoiser:
     attention: which positions see each other.
     edits: whether it was trained to correct tokens that it wrote, like LLaDA2.1.
     read, generate: as in `Family`, for a model without a mask token, and one with a method of its own.
+    rows_alone: whether padding would change its logits, so that each row of a padded batch runs alone.
     compiled: whether its layers are compiled. If they, or a GPU's graphs, cannot be made, an error is raised.
     cuda_graphs: whether passes that come again run as CUDA graphs, on a GPU and if the model can be captured.
 
@@ -60,12 +61,14 @@ class Denoiser:
         edits: bool = False,
         read: Callable[..., Iterator[Tensor]] | None = None,
         generate: Callable[..., tuple[list[int], int, int]] | None = None,
+        rows_alone: bool = False,
         compiled: bool = False,
         cuda_graphs: bool = True,
     ) -> None:
         self.model: Any = model
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
         self.attention, self.edits, self.read, self.generate = attention, edits, read, generate
+        self.rows_alone = rows_alone
         self.forward_passes = self.canvas_count = self.token_count = 0
         self._has_fixed_shapes = False
         self._broadcast_mask = _may_broadcast_mask(model.config)
@@ -147,12 +150,16 @@ class Denoiser:
                 input_ids, attention_mask = input_ids.gather(1, to_right), attention_mask.gather(1, to_right)
                 prompt_mask = None if prompt_mask is None else prompt_mask.gather(1, to_right)
                 positions = positions - positions % length + to_right.argsort(1).flatten()[positions]
+            real = attention_mask
             if attention_mask is not None:  # [B, 1, 1, T], for all heads and queries
                 broadcast = self._broadcast_mask
                 attention_mask = attention_mask.bool()[:, None, None] if broadcast else attention_mask.long()
             if self.shift:
                 # The first token of a row has no token on its left, and keeps its own output, as in Dream's sampler.
                 positions = positions - (positions % length).clamp(max=1)
+            if self.rows_alone and real is not None:
+                with torch.set_grad_enabled(gradient):
+                    return self._each_alone(input_ids, real.sum(1), positions, cfg_scale, prompt_mask)
         else:
             if prompt_lengths is None:
                 if self.attention.blocks_from == "prompt_end":
@@ -167,6 +174,25 @@ class Denoiser:
         inputs |= {"input_ids": input_ids, "attention_mask": attention_mask}
         with torch.set_grad_enabled(gradient):
             return self._forward(positions, inputs, cfg_scale=cfg_scale, prompt_mask=prompt_mask)
+
+    def _each_alone(
+        self, input_ids: Tensor, lengths: Tensor, positions: Tensor, cfg_scale: float, prompt_mask: Tensor | None
+    ) -> Tensor:
+        """Logits [N, V] at `positions` [N] from a pass of each row [B, T] without its padding, which is on the right.
+
+        lengths: [B], the number of a row's tokens.
+        """
+        row_of, columns = positions // input_ids.shape[1], positions % input_ids.shape[1]
+        found, order = [], []
+        for row, length in enumerate(lengths.tolist()):
+            asked = (row_of == row).nonzero().flatten()
+            if not len(asked):
+                continue
+            inputs = {"input_ids": input_ids[row : row + 1, :length], "attention_mask": None, **self.without_cache}
+            prompt = None if prompt_mask is None else prompt_mask[row : row + 1, :length]
+            found.append(self._forward(columns[asked], inputs, cfg_scale=cfg_scale, prompt_mask=prompt))
+            order.append(asked)
+        return torch.cat(found)[torch.cat(order).argsort()]
 
     def window_logits(
         self,
@@ -295,7 +321,7 @@ class Denoiser:
         A model whose passes cannot be captured continues without graphs, but raises OptionError if it is compiled.
         """
         # Autocast keeps narrower copies of weights, which a graph must not own.
-        if self.graphs is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+        if self.graphs is None or self.rows_alone or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
             return None
         if inputs["input_ids"].numel() > self.most_in_graph:
             return None

@@ -1,6 +1,7 @@
 """From text to token ids and back, for requests that may contain a mask token's string or slot markers."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -27,6 +28,16 @@ def closing_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     bare = tokenizer.encode("a", add_special_tokens=False)
     closed = tokenizer.encode("a")
     return closed[closed.index(bare[0]) + len(bare) :]
+
+
+def count_unknown(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> Counter[str]:
+    """The number of `tokens`, and how many of them are `unknown` to the tokenizer.
+
+    A vocabulary of bytes spells every text. Its tokenizer may still name the end of text as its unknown token.
+    """
+    unknown = tokenizer.unk_token_id
+    spells_all = unknown in (None, tokenizer.bos_token_id, tokenizer.eos_token_id)
+    return Counter(tokens=len(ids), unknown=0 if spells_all else list(ids).count(unknown))
 
 
 def encode_without_masks(

@@ -17,7 +17,12 @@ def model_name(pretrained: str | None) -> str:
     packaged = [name for name, path in MODEL_FOLDERS.items() if folder == path]
     if packaged:
         return packaged[0]
-    return folder.resolve().name if folder.is_dir() else recorded_name(pretrained)
+    return recorded_name(str(folder.resolve()) if folder.is_dir() else pretrained)
+
+
+def hub_id(path: str) -> str:
+    """The hub id of a folder in the hub's cache (`models--ORG--NAME/snapshots/HASH`); any other path as it is."""
+    return re.sub(r"^.*models--([^/]+)/snapshots/[^/]+", lambda found: found[1].replace("--", "/", 1), path)
 
 
 def adapter_name(peft: str) -> str:
@@ -49,13 +54,14 @@ def _card(peft: str) -> Mapping[str, Any]:
 def recorded_name(name: str) -> str:
     """The name of a model that a result file names, perhaps by a path of another machine: the path's last part.
 
-    A hub id stays as it is.
+    A hub id stays as it is, and a folder in the hub's cache is named by its id.
     """
-    parts = PurePosixPath(name.replace("\\", "/")).parts
+    slashed = hub_id(name.replace("\\", "/"))
+    parts = PurePosixPath(slashed).parts
     if parts[-2:] == ("mdlm_lm_eval", "default_model"):
         return BUILT_IN
-    is_public = name.count("/") <= 1 and "\\" not in name and not name.startswith(("/", ".", "~"))
-    return name if is_public else PurePosixPath(*parts).name or "folder"
+    is_public = slashed.count("/") <= 1 and "\\" not in name and not slashed.startswith(("/", ".", "~"))
+    return slashed if is_public else PurePosixPath(*parts).name or "folder"
 
 
 def named(wanted: str, names: Iterable[str]) -> str | None:
