@@ -59,7 +59,7 @@ _LONGER = "%d of %d continuations are longer than n_masks=%d and scored at their
 # HFLM's arguments that are passed on to it, as its methods read them.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
 _OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
-_WITHOUT_EFFECT = ("backend", "logits_cache", "softmax_dtype", "truncation", "use_cache")
+_WITHOUT_EFFECT = ("backend", "logits_cache", "softmax_dtype", "truncation")
 
 
 def source_of(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -227,11 +227,15 @@ class DecodingOptions(Options):
     steps: int | Auto = option(
         "auto", "denoising steps over the whole canvas; auto: one per returned token", least=1, dream="diffusion_steps"
     )
-    steps_per_block: int | None = option(None, "instead of steps: denoising steps per block", least=1)
-    block_length: int | None = option(
-        None, "tokens per block; blocks are decoded one after the other", least=1, also="block_size"
+    steps_per_block: int | None = option(
+        None, "instead of steps: denoising steps per block", least=1, also="denoising_steps"
     )
-    small_block_length: int | None = option(None, "tokens per sub-block (Fast-dLLM v2)", least=1)
+    block_length: int | None = option(
+        None, "tokens per block; blocks are decoded one after the other", least=1, also="block_size bd_size"
+    )
+    small_block_length: int | None = option(
+        None, "tokens per sub-block (Fast-dLLM v2)", least=1, also="small_block_size"
+    )
     unmasking: str = option("confidence", "which masks a step fills", **_UNMASKING)
     position_decay: float = option(
         0.25, "position_calibrated: how fast priority falls with the position in the block", least=0
@@ -655,27 +659,33 @@ def check_names(what: str, given: Mapping[str, object], known: Iterable[str]) ->
 
 
 def unknown_option(what: str, name: object, value: object, known: Iterable[str]) -> OptionError:
-    """Returns the error for an unknown name; it names the nearest known one."""
+    """Returns the error for an unknown name; it names a known one that is spelt or meant alike."""
     names, value = sorted(known), redacted_value(str(name), value)
-    hint = did_you_mean(str(name), names) or f"nearest is {difflib.get_close_matches(str(name), names, cutoff=0)[0]}"
-    return OptionError(f"unknown {what} {shown(name)}" + (f"={shown(value)}" if value != "" else "") + f"; {hint}")
+    hint = did_you_mean(str(name), names)
+    said = f"unknown {what} {shown(name)}" + (f"={shown(value)}" if value != "" else "")
+    return OptionError(f"{said}; {hint}" if hint else said)
+
+
+_ALIKE = 0.75  # of the letters
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Returns the question "did you mean ...?" for an unknown name; None if no known name is near."""
     names = list(known)
     meant = _MEANT.get(name, aliases().get(name))
-    nearest = [meant] if meant in names else difflib.get_close_matches(name, names, n=1)
+    nearest = [meant] if meant in names else difflib.get_close_matches(name, names, n=1, cutoff=_ALIKE)
     return f"did you mean {nearest[0]}?" if nearest else None
 
 
 # Names in other software -> the option of ours that they stand for, where another one looks more similar.
 _MEANT = {
-    **dict.fromkeys(("model", "model_path", "model_name_or_path", "path", "checkpoint"), "pretrained"),
+    **dict.fromkeys(("model", "model_path", "model_name_or_path", "model_dir", "path", "checkpoint"), "pretrained"),
     **dict.fromkeys(("adapter", "lora", "lora_path"), "peft"),
     "use_dual_cache": "cache",
     "do_sample": "temperature",
-    "factor": "parallel_factor",
+    **dict.fromkeys(("factor", "factor_value"), "parallel_factor"),
+    "eb_threshold": "entropy_bound",
+    "right_shift_logits": "shift_logits",
     "remasking": "sampler",
     "max_tokens": "max_gen_toks",
     "stop": "until",

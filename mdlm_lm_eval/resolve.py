@@ -21,7 +21,6 @@ from mdlm_lm_eval.options import (
     asked_sampler,
     check_names,
     is_random,
-    must_be,
     options_of,
     own_names,
     parse_flag,
@@ -30,6 +29,7 @@ from mdlm_lm_eval.options import (
     shown,
 )
 from mdlm_lm_eval.registry import SAMPLERS, guest_of
+from mdlm_lm_eval.script_arguments import without_script_arguments
 
 # Arguments of lm-eval's HFLM and of transformers' from_pretrained, which they check themselves.
 _LOADING = """
@@ -38,7 +38,7 @@ _LOADING = """
     prefix_token_id parallelize max_memory_per_gpu max_cpu_memory offload_folder tp_plan peft think_end_token
     enable_thinking chat_template_args attn_implementation cache_dir code_revision device_map device_mesh
     distributed_config experts_implementation force_download fusion_config kernel_config local_files_only
-    low_cpu_mem_usage max_memory offload_buffers proxies quantization_config torch_dtype tp_size use_cache
+    low_cpu_mem_usage max_memory offload_buffers proxies quantization_config torch_dtype tp_size
     use_kernels use_safetensors variant weights_only disable_mmap
 """
 LOADING_NAMES = frozenset(_LOADING.split())
@@ -46,8 +46,8 @@ BITSANDBYTES = ("load_in_", "bnb_4bit_", "llm_int8_")
 
 # Name of a loading argument in other scripts -> its name here.
 _LOADING_ALIASES = {"model_path": "pretrained"}
-# Arguments in other scripts that change nothing at these values, which most scripts use. Other values are refused.
-_NEUTRAL = {"alg_temp": ("0", "0.0", "none", "None"), "log_type": ("ftb",)}
+# Names of `n_masks` in scripts, where it is the length of answers and changes no likelihood.
+_OF_ANSWERS = frozenset({"gen_length", "max_new_tokens"})
 # lm-eval's four names for the same limit, in lm-eval's order of priority.
 LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 # The first keys of lm-eval's `default_gen_kwargs`, for a task without generation_kwargs; --gen_kwargs come after them.
@@ -197,7 +197,8 @@ def resolve(
     nearest known one), and for values and combinations of our options that cannot be used. HFLM and transformers check
     their own arguments.
     """
-    given = _our_names(arguments)
+    typed = {str(name).strip(): value for name, value in arguments.items()}
+    given = _our_names(without_script_arguments(typed))
     if given.pop("token", None) not in (None, False):
         raise OptionError("token does not work with --model mdlm: results would show it; set HF_TOKEN")
     named = {name: value for name, value in given.items() if not name.startswith(BITSANDBYTES)}
@@ -227,7 +228,8 @@ def resolve(
         )
     merged, attention = _merge(layers, attention_of)
     scored = {name: published[name] for name in published.keys() - DecodingOptions.declared()}
-    likelihood = parsed(LikelihoodOptions, {**scored, **preset, **given})
+    scoring = {name: value for name, value in given.items() if name != "n_masks" or not typed.keys() & _OF_ANSWERS}
+    likelihood = parsed(LikelihoodOptions, {**scored, **preset, **scoring})
     explicit = frozenset(merged.keys() & {*layers[1], *layers[2]})
     cache = merged.get("cache", "auto")
     if model.cache_audit is not None and cache not in approximate_caches():
@@ -303,14 +305,6 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
     found: dict[str, Any] = {}
     for typed, value in given.items():
         name = str(typed).strip()
-        if name in _NEUTRAL:
-            if str(value) not in _NEUTRAL[name]:
-                raise must_be(name, _NEUTRAL[name][0], value)
-            continue
-        if name == "dual_cache":  # Fast-dLLM's, beside use_cache
-            if not parse_flag(name, value):
-                continue
-            name, value = "cache", "dual"
         if name == "remasking":  # `unmasking` in LLaDA's scripts, and `sampler` in version 0.3 of this package
             name = "sampler" if str(value) in {"auto", "none", *SAMPLERS.names()} else "unmasking"
         _add(found, name if name in kept else aliases().get(name, name), typed, value)

@@ -1,0 +1,59 @@
+"""What the families' own evaluation scripts take means the same here, or is refused with what to type instead.
+
+`data/script_arguments.json` lists the arguments of the scripts' signatures: a typed one, its meaning there, our options
+that it sets or a part of the sentence that refuses it, and the numbers of the scripts that have it.
+"""
+
+from typing import Any
+
+import pytest
+from lm_eval._cli.utils import key_val_to_dict
+
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.resolve import loading_names, resolve
+from tests.conftest import data
+
+TABLE = data("script_arguments.json")
+ROWS = [pytest.param(typed, here, id=typed) for typed, _, here, _ in TABLE["arguments"]]
+
+
+@pytest.mark.parametrize(("typed", "here"), ROWS)
+def test_an_argument_means_what_it_means_there_or_is_refused(typed: str, here: dict[str, Any] | str) -> None:
+    given = loading_names(key_val_to_dict(typed))
+    if isinstance(here, str):
+        with pytest.raises(OptionError) as error:
+            resolve(given)
+        assert here in str(error.value)
+        assert str(error.value).startswith(
+            (typed.partition("=")[0], "unknown model argument", "unmasking", "threshold")
+        )
+        return
+    settings = resolve(given)
+    in_effect = (
+        settings.loading | settings.likelihood.as_dict() | settings.model.as_dict() | settings.decoding.as_dict()
+    )
+    assert {name: in_effect[name] for name in here} == here
+    others = settings.decoding.changes() | settings.likelihood.changes() | settings.model.changes() | settings.loading
+    assert others.keys() <= here.keys()
+
+
+@pytest.mark.parametrize(
+    ("typed", "n_masks"), [("gen_length=8", "auto"), ("max_new_tokens=8", "auto"), ("n_masks=8", 8)]
+)
+def test_the_length_of_answers_adds_no_masks_to_likelihoods(typed: str, n_masks: int | str) -> None:
+    """In the scripts; an explicit `n_masks` does."""
+    settings = resolve(key_val_to_dict(typed))
+    assert (settings.decoding.n_masks, settings.likelihood.n_masks) == (8, n_masks)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("use_cache=prefix,cache=none", "use_cache=prefix and cache=none are the same option"),
+        ("alg=confidence_threshold,threshold=0.9,unmasking=margin", "and unmasking=margin are the same option"),
+        ("use_cache=maybe", "use_cache must be true or false, not maybe"),
+    ],
+)
+def test_what_is_said_twice_or_unclear(typed: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        resolve(key_val_to_dict(typed))
