@@ -666,14 +666,15 @@ def unknown_option(what: str, name: object, value: object, known: Iterable[str])
     return OptionError(f"{said}; {hint}" if hint else said)
 
 
-_ALIKE = 0.75  # of the letters
+_ALIKE, _ALIKE_IF_SHORT = 0.75, 0.6  # of the letters
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Returns the question "did you mean ...?" for an unknown name; None if no known name is near."""
     names = list(known)
     meant = _MEANT.get(name, aliases().get(name))
-    nearest = [meant] if meant in names else difflib.get_close_matches(name, names, n=1, cutoff=_ALIKE)
+    alike = _ALIKE if len(name) > 4 else _ALIKE_IF_SHORT
+    nearest = [meant] if meant in names else difflib.get_close_matches(name, names, n=1, cutoff=alike)
     return f"did you mean {nearest[0]}?" if nearest else None
 
 

@@ -292,7 +292,9 @@ def test_a_model_object_and_a_tokenizer_object(checkpoint: str) -> None:
     assert from_objects.generate_until(requests, disable_tqdm=True) == expected
 
 
-@pytest.mark.parametrize("arguments", [{"dtype": "auto", "revision": "main", "subfolder": ""}, {"pretrained": None}])
+@pytest.mark.parametrize(
+    "arguments", [{"dtype": "auto", "revision": "main", "subfolder": ""}, {"tokenizer": None, "pretrained": None}]
+)
 def test_defaults_of_lm_eval_say_nothing(arguments: dict[str, Any]) -> None:
     lm = MDLM(**{"pretrained": tiny_model(), "tokenizer": tiny_tokenizer()} | arguments)
     assert lm.mask_token_id is not None

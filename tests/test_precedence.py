@@ -93,16 +93,3 @@ def test_a_preset_wins_over_the_sampling_keys_of_a_request() -> None:
     request = {"do_sample": False, "temperature": 0.0, "top_p": 1.0, "steps": 16}
     options = resolve({"preset": "dream-7b-instruct/gsm8k"}).request(request).options
     assert (options.temperature, options.top_p, options.steps) == (0.1, 0.9, 16)
-
-
-def test_names_of_families_scripts_are_accepted() -> None:
-    scripts = {"gen_length": 64, "diffusion_steps": 8, "block_size": 16, "alg": "maskgit_plus", "cfg": 1, "mask_id": 7}
-    settings = resolve(scripts)
-    decoding = {"n_masks": 64, "steps": 8, "block_length": 16, "unmasking": "confidence", "cfg_scale": 1.0}
-    assert settings.decoding == DecodingOptions(**decoding)
-    assert (settings.model.mask_token_id, settings.likelihood.cfg_scale) == (7, 1.0)
-    of_fast_dllm = {"block_length": 8, "dual_cache": "true", "alg_temp": 0.0, "log_type": "ftb", "escape_until": "true"}
-    expected = DecodingOptions(block_length=8, cache="dual", escape_until=True)
-    assert resolve(of_fast_dllm).decoding == expected
-    assert resolve({"dual_cache": False}).decoding == DecodingOptions()
-    assert resolve({"remasking": "low_confidence", "threshold": 0.9}).decoding.confidence_threshold == 0.9
