@@ -9,7 +9,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_rel
 
 from mdlm_leaderboard.__main__ import main
 from mdlm_lm_eval.results.in_words import UNMEASURED
@@ -427,6 +429,27 @@ def test_compare_has_one_verdict_and_respects_clusters(tmp_path: Path, capsys: p
     assert capsys.readouterr().out == by_text, "the field that the task's metadata name"
     assert main(["compare", "--cluster", "author", *paths]) == 1
     assert "has a document without the field 'author': it has text" in capsys.readouterr().err
+
+
+def test_power_is_that_of_the_paired_test(capsys: pytest.CaptureFixture[str]) -> None:
+    """In 1,000 draws of answers of which half are alike in both runs."""
+    asked = ["power", "--accuracy=60", "--difference=2", "--correlation=0.5"]
+    assert main([*asked, "--questions=1319"]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("| 0.5"))
+    needed, power = int(row.split(" | ")[1].replace(",", "")), int(row.split(" | ")[2].removesuffix("% |"))
+    rng = np.random.default_rng(0)
+    for n, expected in ((1319, power), (needed, 80)):
+        first, own = rng.random((2, 1000, n), dtype=np.float32)
+        second = np.where(rng.random((1000, n), dtype=np.float32) < 0.5, first, own)
+        found = ttest_rel((first < 0.6) * 1.0, (second < 0.62) * 1.0, axis=1).pvalue < 0.05
+        assert 100 * found.mean() == pytest.approx(expected, abs=5)
+    for words, often in ("--repeats=8", needed / 8), ("--cluster=5", needed * 5):
+        assert main([*asked, words]) == 0
+        (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("| 0.5"))
+        assert int(row.split(" | ")[1].removesuffix(" |").replace(",", "")) == pytest.approx(often, rel=0.01)
+    with pytest.raises(SystemExit, match="2"):
+        main(["power", "--accuracy=60", "--difference=50"])
+    assert "must differ, between 0 and 100" in capsys.readouterr().err
 
 
 # audit

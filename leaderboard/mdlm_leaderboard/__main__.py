@@ -15,6 +15,7 @@ _EXAMPLE = """examples:
   mdlm-leaderboard report results/ --output_path report/
   mdlm-leaderboard show results/my-model/results_2026-01-31T12-00-00.json
   mdlm-leaderboard compare before/results_2026-01-31T12-00-00.json after/results_2026-02-01T12-00-00.json
+  mdlm-leaderboard power --accuracy 60 --difference 2 --questions 1319
   mdlm-leaderboard samples before/ after/ --output_path page/
   mdlm-leaderboard validate results/my-model
 """
@@ -67,6 +68,15 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
     clusters = "questions whose documents have the same value in this field are one cluster: one text, one sequence"
     compare.add_argument("--cluster", default="", metavar="FIELD", help=clusters)
+    power = command(_power, "how many questions a difference takes, before you run anything")
+    power.add_argument("--accuracy", type=float, required=True, help="of the first run, in percent")
+    power.add_argument("--difference", type=float, required=True, help="that should be found, in points")
+    power.add_argument("--correlation", type=float, metavar="R", help="of two answers to a question (default: several)")
+    power.add_argument("--repeats", type=int, default=1, metavar="K", help="answers of each run to each question")
+    power.add_argument(
+        "--cluster", type=int, default=1, metavar="N", help="questions about one text, at worst all alike"
+    )
+    power.add_argument("--questions", type=int, metavar="N", help="also the power of this number")
     samples = command(_samples, "a page of the questions of one or two results: what flipped, and how it was written")
     samples.epilog = "Needs lm_eval's --log_samples; with trace=true among the model arguments it replays the canvas."
     samples.add_argument("first", type=Path, metavar="A", help="an lm-eval result file, or a folder: its newest one")
@@ -121,6 +131,21 @@ def _compare(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.compare import compare
 
     print(printable("\n\n".join(compare(options.first, options.second, options.cluster)), keep="\n"))
+    return 0
+
+
+def _power(options: argparse.Namespace) -> int:
+    from mdlm_leaderboard.power import power_in_words
+
+    found = power_in_words(
+        options.accuracy,
+        options.difference,
+        correlation=options.correlation,
+        repeats=options.repeats,
+        cluster=options.cluster,
+        questions=options.questions,
+    )
+    print(found)
     return 0
 
 

@@ -1,0 +1,86 @@
+"""`mdlm-leaderboard power`: how many questions a difference takes, planned before anything is run."""
+
+import math
+from collections.abc import Sequence
+from itertools import count
+
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.markdown import markdown_table
+
+CORRELATIONS = (0.0, 0.3, 0.5, 0.7)  # of two runs' answers to a question; two settings of one model are near the last
+_POWER, _LEVEL = 0.8, 0.05
+
+
+def power_of(
+    n_questions: int, accuracies: Sequence[float], *, correlation: float, repeats: int = 1, cluster: int = 1
+) -> float:
+    """The chance that `difference`'s t test finds two runs of these expected scores (from 0 to 1) different.
+
+    correlation: of any two answers to a question, by one run or by both. So `repeats` answers to each question divide
+        the variance of a difference by their number.
+    cluster: the number of questions that count as one, as if they all gave the same answer: the worst case.
+    """
+    from scipy.special import stdtrit
+    from scipy.stats import nct
+
+    clusters = n_questions // cluster
+    if clusters < 2:
+        return 0.0
+    first, second = (score * (1 - score) for score in accuracies)
+    of_answer = first + second - 2 * correlation * math.sqrt(first * second)
+    error = math.sqrt(of_answer / repeats / clusters + (n_questions * repeats) ** -2)
+    quantile, shift = stdtrit(clusters - 1, 1 - _LEVEL / 2), abs(accuracies[1] - accuracies[0]) / error
+    return float(nct.sf(quantile, clusters - 1, shift) + nct.cdf(-quantile, clusters - 1, shift))
+
+
+def questions_for(
+    accuracies: Sequence[float], *, correlation: float, repeats: int = 1, cluster: int = 1, power: float = _POWER
+) -> int:
+    """The fewest questions, whole clusters, with at least this power; found by bisection."""
+
+    def is_enough(clusters: int) -> bool:
+        n = clusters * cluster
+        return power_of(n, accuracies, correlation=correlation, repeats=repeats, cluster=cluster) >= power
+
+    high = next(2**n for n in count(1) if is_enough(2**n))
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high * cluster
+
+
+def power_in_words(
+    accuracy: float,
+    difference: float,
+    *,
+    correlation: float | None = None,
+    repeats: int = 1,
+    cluster: int = 1,
+    questions: int | None = None,
+) -> str:
+    """A table of correlations, or of the one that is given, from percent and points.
+
+    Raises OptionError for what cannot be.
+    """
+    other = accuracy + difference
+    if not (0 < accuracy < 100 and 0 < other < 100 and difference):
+        raise OptionError(f"--accuracy {accuracy:g} and {other:g} must differ, between 0 and 100")
+    if correlation is not None and not 0 <= correlation < 1:
+        raise OptionError(f"--correlation must be from 0 to below 1, not {correlation:g}")
+    if min(repeats, cluster) < 1:
+        raise OptionError("--repeats and --cluster must be at least 1")
+    accuracies = accuracy / 100, other / 100
+    rows = []
+    for one in CORRELATIONS if correlation is None else (correlation,):
+        needed = questions_for(accuracies, correlation=one, repeats=repeats, cluster=cluster)
+        row = [f"{one:g}", f"{needed:,}"]
+        if questions is not None:
+            found = power_of(questions, accuracies, correlation=one, repeats=repeats, cluster=cluster)
+            row.append(f"{100 * found:.0f}%")
+        rows.append(row)
+    asked = "" if repeats == 1 else f", each asked {repeats} times"
+    alike = "" if cluster == 1 else f", if the {cluster} of a cluster count as one"
+    shown = [] if questions is None else [f"power of {questions:,}"]
+    table = markdown_table(["correlation of the two runs' answers", f"questions for {_POWER:.0%}", *shown], rows)
+    return f"{accuracy:g} against {other:g}%{asked}{alike}, by the paired t test of `compare` (5%):\n\n{table}"
