@@ -1,18 +1,24 @@
 """What can be scored on the suite without its examples: `python -m mdlm_lm_eval.tasks.baselines` prints README's table.
 
-Word frequencies are those of `wordfreq` (pip install wordfreq).
+Word frequencies are those of `wordfreq` (pip install wordfreq). `--rules` prints what can be scored on `mdlm_rules` by
+the letters of its examples' words, or from the last few examples.
 """
 
 from argparse import ArgumentParser
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import product
 from random import Random
 
 import numpy as np
 
-from .questions import DISTRACTOR_RULES, WRONG_CATEGORIES, Question, load_words, shuffled, test_questions
+from . import prompts, rule_sets
+from .questions import DEFAULT_SEED, DISTRACTOR_RULES, WRONG_CATEGORIES, Question, load_words, shuffled, test_questions
 
 N_FOLDS = 5
+N_RELEVANT, N_DISTRACTORS = 10, 40  # examples of a question
+Features = Callable[[str], Sequence[str]]
 Scores = Callable[[Question], Sequence[float]]
 
 
@@ -65,6 +71,62 @@ def spelling(tests: Sequence[Question]) -> Scores:
     return lambda question: [log_odds[option] for option in question.options]
 
 
+def capital(word: str) -> list[str]:
+    """Whether a word begins with a capital."""
+    return ["capital" if word[0].isupper() else "none"]
+
+
+def letters(word: str, *sizes: int) -> list[str]:
+    """So many letters in a row, with marks for the beginning and the end."""
+    marked = f"^{word.lower()}$"
+    return [marked[at : at + size] for size in sizes for at in range(len(marked) - size + 1)]
+
+
+def of_examples(examples: Sequence[Question], features: Features) -> Scores:
+    """How often an option's features are in right words of the examples, minus how often in wrong ones."""
+    found: dict[str, float] = Counter()
+    for question in examples:
+        for at, option in enumerate(question.options):
+            for feature in features(option):
+                found[feature] += 1 if at == question.answer else -1 / (len(question.options) - 1)
+    return lambda question: [sum(found[feature] for feature in features(option)) for option in question.options]
+
+
+def by_letters(features: Features) -> float:
+    """Percent of `mdlm_rules` right by features of words alone, in the ten relevant examples of each question."""
+    found = []
+    for rule, distractor in product(WRONG_CATEGORIES, DISTRACTOR_RULES):
+        asked = rule_sets.asked_sets(rule, distractor).values()
+        for triple in rule_sets.triples_of(rule):
+            examples = rule_sets.example_sets(triple, distractor, N_RELEVANT)
+            reader = of_examples([one.question(rule) for one in examples], features)
+            found.append(accuracy([one.question(rule) for one in asked if one.triple == triple], reader))
+    return float(np.mean(found))
+
+
+def from_last(n: int) -> float:
+    """Percent of `mdlm_rules` right by knowing all words and reading the last `n` examples, which are mixed."""
+    marks = [True] * N_RELEVANT + [False] * N_DISTRACTORS
+    relevant = [
+        any(prompts.mixed(marks, [], Random(f"mdlm mixed order {' '.join(triple)} {name} {DEFAULT_SEED}"))[-n:])  # type: ignore[arg-type]
+        for triple, name in product(rule_sets.TRIPLES, DISTRACTOR_RULES)
+    ]
+    return 100 * float(np.mean([1.0 if one else 1 / 3 for one in relevant]))
+
+
+def rules_table() -> str:
+    """What is right in `mdlm_rules`, in percent, as Markdown."""
+    readers: dict[str, Features] = {
+        "capitals of the examples' words": capital,
+        "their trigrams": lambda word: letters(word, 3),
+        "capitals and trigrams": lambda word: capital(word) + letters(word, 3),
+        "capitals, bigrams and trigrams": lambda word: capital(word) + letters(word, 2, 3),
+    }
+    rows = [(name, by_letters(features)) for name, features in readers.items()]
+    rows += [(f"all words known, the last {n} of 50 examples read", from_last(n)) for n in (1, 3, 5, 20)]
+    return "\n".join(["|reader|right|", "|---|---|", *(f"|{name}|{score:.1f}|" for name, score in rows)])
+
+
 def _is_of(word: str, categories: Sequence[str]) -> bool:
     return any(word in _words()[category] for category in categories)
 
@@ -101,5 +163,6 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    ArgumentParser(description=__doc__).parse_args()
-    print(table())
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--rules", action="store_true", help="mdlm_rules")
+    print(rules_table() if parser.parse_args().rules else table())

@@ -12,6 +12,7 @@ import pytest
 from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.results.suite import SPELLING_ALONE
 from mdlm_lm_eval.tasks import baselines, prompts, questions, rule_sets
 from tests.conftest import drawn_questions, load_task
 
@@ -387,6 +388,16 @@ def test_the_readme_names_what_is_scored_without_examples() -> None:
     tests = drawn_questions("emotion", "smallest")
     learner = baselines.accuracy(tests, baselines.spelling(tests))
     assert re.search(rf"\|emotion_smallest\|[\d.]+\|[\d.]+\|{learner:.1f}\|", readme)
+
+
+def test_the_readme_names_what_spelling_and_the_last_examples_give() -> None:
+    found = [row.strip("|").split("|") for row in baselines.rules_table().splitlines()[2:]]
+    spelled, read = ([share for _, share in rows] for rows in (found[:4], found[4:]))
+    readme = " ".join((tasks_path() / "README.md").read_text(encoding="utf-8").split())
+    expected = "words give {}, their trigrams {}, both {}, and bigrams beside them {}.".format(*spelled)
+    assert expected in readme
+    assert "gets {}, {}, {} and {} from the last 1, 3, 5 and 20".format(*read).replace("100.0", "100") in readme
+    assert float(spelled[-1]) == SPELLING_ALONE
 
 
 def test_questions_are_the_same_everywhere() -> None:

@@ -35,6 +35,7 @@ from mdlm_lm_eval.results.statistics import (
     over_models,
     score_of_sets,
 )
+from mdlm_lm_eval.results.suite import SPELLING_ALONE
 from training import asking
 from training.asking import MEASURES, Answers
 
@@ -325,6 +326,9 @@ def _drawn(study: Study, *, is_wide: bool, width: float) -> Figure:
         for height, base in enumerate(reversed(bases)):
             if answers := study.get(base + stage):
                 _draw_bar(axes, answers, height)
+        axes.axvline(
+            SPELLING_ALONE, color="#1a1a1a", linewidth=0.6, linestyle=":", label="spelling alone, among letters"
+        )
         axes.set_title(STAGES[stage], loc="left")
         axes.set_xlim(0, 100)
         axes.set_yticks(range(len(bases)), reversed(bases))

@@ -23,6 +23,7 @@ from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import Interval, Score, difference
+from mdlm_lm_eval.results.suite import SPELLING_ALONE
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 FEWEST, MOST = 2, 200  # mask counts of every loss to masks that the project reports
@@ -158,7 +159,7 @@ def fill_in_scores(adapter: Path, before: Scores, after: Scores, n_questions: in
 Accuracy in percent on `{GROUP}`, one denoising step, {n_questions} questions per task. The loss is accuracy with \
 {FEWEST} masks minus that with {MOST}, the gain after minus before, in points, with the 95% interval of that \
 difference over sets of questions of these word rules. Of the likeliest first tokens, *among letters* is the share \
-whose likeliest letter is right, and *EOS* that of ends of text.
+whose likeliest letter is right (spelling alone gives {SPELLING_ALONE}), and *EOS* that of ends of text.
 
 {markdown_table(["n_masks", *map(str, before), "loss"], rows)}
 

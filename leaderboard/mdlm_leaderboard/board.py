@@ -31,7 +31,7 @@ from mdlm_lm_eval.results.statistics import (
     median_of_seeds,
     pairing,
 )
-from mdlm_lm_eval.results.suite import current_version
+from mdlm_lm_eval.results.suite import SPELLING_ALONE, current_version
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 ONE_STEP = ("1", AUTOREGRESSIVE)
@@ -183,6 +183,8 @@ class Section:
     def is_suite(self) -> bool:
         """Whether its scores are of the few-shot suite."""
         return bool(self.setting.asks)
+
+    spelling_alone = SPELLING_ALONE  # for templates
 
     @property
     def over_seeds(self) -> str:

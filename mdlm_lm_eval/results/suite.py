@@ -12,6 +12,8 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.tasks.rule_sets import PAIRS
 
 SUITE_METRIC = "exact_match,none"
+# Percent of `mdlm_rules` that the letters of the examples' words give, without knowing any word (tasks/baselines.py).
+SPELLING_ALONE = 59.5
 # The suite within the tasks folder; other tasks there have versions of their own.
 _TASK_FOLDERS = ("context", "slot", "position", "locality", "rules")
 _PYTHON = ("few_shot", "prompts", "questions", "rule_sets", "settings")
