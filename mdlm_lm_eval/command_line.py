@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from mdlm_lm_eval import __version__
@@ -114,6 +115,11 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
         # Nobody reads the output any more. Without this, the rest of it would fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_PIPE_CLOSED)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.stderr.write(printable(f"{command}: {error.filename}: {error.strerror}; {after_stop}\n", keep="\n"))
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{command}: stopped; {after_stop}\n")
         sys.exit(_STOPPED)
@@ -132,14 +138,36 @@ def say_at_the_end(lines_of: Callable[[], Mapping[str, str]]) -> None:
     """
 
     def say() -> None:
-        words = [part for word in sys.argv for part in word.split("=", 1)]
-        folder = next((folder for flag, folder in pairwise(words) if flag in ("--output_path", "-o")), None)
+        folder = _output_path()
         if lines := dict(lines_of()):
             lines["scores"] = f"mdlm-leaderboard show {shlex.quote(folder)}" if folder else ""
         sys.stderr.writelines(f"mdlm: {name:<9} {line}\n" for name, line in lines.items() if line)
 
     if runs_lm_eval():
         atexit.register(say)
+
+
+def _output_path() -> str | None:
+    """The `--output_path` of the `lm_eval` command, which lm-eval does not tell a model; None without one."""
+    words = [part for word in sys.argv for part in word.split("=", 1)]
+    return next((folder for flag, folder in pairwise(words) if flag in ("--output_path", "-o")), None)
+
+
+def check_output_path() -> None:
+    """Raises OptionError if `lm_eval` could not write its results, which it would only find out after the run.
+
+    It would then end as if all were well, without results.
+    """
+    given = _output_path() if runs_lm_eval() else None
+    if given is None:
+        return
+    folder = Path(given).parent if Path(given).suffix == ".json" else Path(given)  # as lm-eval reads it
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    try:
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise OptionError(f"--output_path {given}: no results could be written there ({error.strerror})") from error
 
 
 def show_option_errors_alone() -> None:

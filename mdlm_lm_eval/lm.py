@@ -14,7 +14,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from mdlm_lm_eval import checkpoints
-from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
+from mdlm_lm_eval.command_line import check_output_path, runs_lm_eval, say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, repetitions, seed_of_request
 from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
@@ -212,6 +212,7 @@ class MDLM(HFLM):
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> "MDLM":
         """Returns the model as `lm_eval` builds it. `batch_size` and `device` may be model arguments, too."""
+        check_output_path()
         given = loading_names(arg_dict)
         # After the model is built, lm-eval reads the name for the folder of results from the same dictionary.
         arg_dict["pretrained"] = given["pretrained"] = given.get("pretrained") or BUILT_IN
@@ -518,6 +519,11 @@ class MDLM(HFLM):
         """Returns the tokenizer's chat template. lm-eval calls this if it applies the template."""
         self._has_chat_template = bool(chat_template)
         return super().chat_template(chat_template)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Returns the text of a conversation. Raises OptionError for a template without an end."""
+        with checkpoints.ending_templates(self.pretrained):
+            return str(super().apply_chat_template(chat_history, add_generation_prompt))
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Takes lm-eval's request cache. Raises OptionError if another model or other options filled it."""

@@ -27,7 +27,7 @@ from lm_eval.models.utils import postprocess_generated_text
 
 from mdlm_lm_eval import checkpoints, loader, serving
 from mdlm_lm_eval.checkpoints import context_length
-from mdlm_lm_eval.command_line import show_option_errors_alone
+from mdlm_lm_eval.command_line import check_output_path, show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
 from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, resolved, seeds_of, task_of, warn_of_unknown
 from mdlm_lm_eval.lm import MDLM, config_of, tokenizer_of
@@ -150,6 +150,7 @@ class MDLMServer(LocalCompletionsAPI):
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
         """Returns the model as `lm_eval` builds it. lm-eval names the folder of results after `pretrained`."""
+        check_output_path()
         config = {name: value for name, value in (additional_config or {}).items() if value is not None}
         found = cls(**config | arg_dict)
         arg_dict.setdefault("pretrained", found.pretrained)
@@ -482,6 +483,11 @@ class MDLMServer(LocalCompletionsAPI):
         run |= {"explicit_options": explicit, "family_options": []}
         self.start_record()
         return {"mdlm": model | run}
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Returns the text of a conversation. Raises OptionError for a template without an end."""
+        with checkpoints.ending_templates(self.pretrained):
+            return str(super().apply_chat_template(chat_history, add_generation_prompt))
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Takes lm-eval's request cache. Raises OptionError if another server or other settings filled it."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import CONFIG_NAME, load_peft_weights, set_peft_model_state_dict
@@ -42,14 +42,18 @@ logger = logging.getLogger(__name__)
 def finetune(run: Run) -> DiffusionTrainer:
     """Trains a LoRA adapter and writes it to `output_dir`, where it appears whole at the end.
 
-    Raises OptionError for folders of another run, for data without an example to train on, and for a model without an
-    end-of-text token; and filelock.Timeout while another process uses these folders.
+    Raises OptionError for folders of another run or of another process, for data without an example to train on, and
+    for a model without an end-of-text token.
     """
     recipe, is_main = run.recipe, run.training.process_index == 0
     checkpoints = recipe.beside("checkpoints")
     with ExitStack() as held:
         if is_main:
-            held.enter_context(FileLock(lock := recipe.beside("lock"), timeout=0))
+            lock = recipe.beside("lock")
+            try:
+                held.enter_context(FileLock(lock, timeout=0))
+            except Timeout as error:
+                raise OptionError(f"output_dir={recipe.folder}: another process trains it now") from error
             held.callback(lock.unlink)  # before it is released, so that a waiting process locks a new file
         tokenizer = load_tokenizer(recipe.model_name_or_path)
         run = _for_model(run, tokenizer)

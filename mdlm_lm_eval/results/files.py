@@ -63,6 +63,8 @@ def write_whole(path: Path, text: str) -> None:
     try:
         scratch.write_text(text, encoding="utf-8", newline="\n")
         os.replace(scratch, path)
+    except OSError as error:  # of a full disk, it names no file
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         scratch.unlink(missing_ok=True)
 
