@@ -144,7 +144,7 @@ def test_an_audit_skips_exact_cells() -> None:
 @pytest.mark.parametrize(("words", "message"), refused("mdlm-sweep words"))
 def test_bad_command_lines(words: str, message: str) -> None:
     with pytest.raises(OptionError) as error:
-        settings_of(words.split())
+        sweep_of(words.split())
     assert str(error.value).startswith(message)
 
 
@@ -178,7 +178,7 @@ def test_the_paper_is_a_recipe_of_recipes_and_shared_cells_run_once() -> None:
     words = ["--config=paper", "--peft=none,a", "--limit=4", "--output_path=out"]
     paper, places = sweep_of(words)
     assert places == {"output_path": "out"}
-    assert (paper.limit, paper.log_samples, paper.apply_chat_template) == (4.0, True, "auto")
+    assert (paper.limit, paper.apply_chat_template) == (4.0, "auto")
     names = Counter(cell.name for cell in paper.cells)
     assert set(names.values()) == {1}
     assert {cell.name for cells in alone.values() for cell in cells} < names.keys()

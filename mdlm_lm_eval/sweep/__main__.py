@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,16 +65,11 @@ def _run(
     if not output_path:
         raise OptionError("--output_path is not set; name a folder, such as results")
     index, n = _parsed_shard(shard)
-    if not sweep.study and (dry_run or hours is not None):
-        flag = "--dry_run" if dry_run else "--hours"
-        raise OptionError(f"{flag} needs a recipe that names others, such as --config paper")
-    if hours is not None and (sweep.limit is not None or hours <= 0):
-        raise OptionError("--hours must be above 0, and stand without --limit")
     # Heavy imports wait until the command line is known to be right.
     from mdlm_lm_eval.sweep import planning
     from mdlm_lm_eval.sweep import status as reports
     from mdlm_lm_eval.sweep.claims import Claims
-    from mdlm_lm_eval.sweep.run import Tasks, as_chats, check_cells, run_here
+    from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks, as_chats, check_cells, run_here
 
     sweep = as_chats(sweep)
     tasks = Tasks(sweep)
@@ -84,7 +79,13 @@ def _run(
     if not status:
         check_cells(sweep)  # also cells of other shards, which may equal ours
     if sweep.study and not (status and not planning.path_of(sweep, Path(output_path)).exists()):
-        measure = _measuring(sweep, tasks, n, executor, on_ray)
+
+        def measure(ways: Mapping[str, Cell]) -> Measured:
+            if executor == "ray":
+                return _ray().measure_on_ray(unplanned, ways, **on_ray)
+            return Evaluator(unplanned, tasks, ways["one pass"]).measure(ways)._replace(processes=n)
+
+        unplanned = sweep
         sweep = planning.planned(sweep, tasks, Path(output_path), hours=hours, measure=measure, write=not dry_run)
     if dry_run:
         print(planning.table(sweep))
@@ -106,21 +107,6 @@ def _run(
     n_done = f"{len(done)} of {len(sweep.cells)} cells are done in {output_path}, {claims.own} by this process"
     print(f"{COMMAND}: {n_done}", file=sys.stderr)
     return claims.failures
-
-
-def _measuring(
-    sweep: Sweep, tasks: Any, n_shards: int, executor: str, on_ray: Mapping[str, Any]
-) -> Callable[[dict[str, Cell]], Any]:
-    """A function that measures a cell of each way of computing, here or on Ray."""
-    from mdlm_lm_eval.sweep.run import Evaluator
-
-    def measure(ways: dict[str, Cell]) -> Any:
-        if executor == "ray":
-            return _ray().measure_on_ray(sweep, ways, **on_ray)
-        found = Evaluator(sweep, tasks, ways["one pass"]).measure(ways)
-        return found._replace(processes=n_shards)
-
-    return measure
 
 
 def _ray() -> Any:
@@ -150,6 +136,10 @@ def sweep_of(words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
     names, of_adapters = (settings.pop(name, []) for name in ("recipes", "with_adapters"))
     study = {name: settings.pop(name, {}) for name in ("claims", "most", "share")}
     places = {name: settings.pop(name) for name in PLACES if name in settings}
+    if not names and (alone := {"hours", "dry_run"} & places.keys()):
+        raise OptionError(f"--{min(alone)} needs a recipe that names others, such as --config paper")
+    if "hours" in places and "limit" in settings:
+        raise OptionError("--hours and --limit both set the number of questions; name one of them")
     if not names:
         return plan(settings), places
     shared = {name: value for name, value in settings.items() if name in COMMON_NAMES}

@@ -70,7 +70,7 @@ class Cell:
     seed: int | None = None
     analysis: str | None = None
     recipes: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    limit: float | None = None
+    limit: int | None = None
     tokens: int | None = None
 
     @cached_property

@@ -3,7 +3,7 @@
 A recipe that names others (`--config paper`) writes this folder:
 
 OUTPUT/MODEL/plan.json              what is asked of a model; written once, before its first cell
-OUTPUT/MODEL[+ADAPTER]/CELL/        results_cell.json, an lm-eval result, and samples_TASK_cell.jsonl for each task
+OUTPUT/MODEL[+ADAPTER]/CELL/        results_cell.json, an lm-eval result; with --log_samples, a file of each task
 OUTPUT/MODEL[+ADAPTER]/analyses/    groups/attribution_groups.json, examples/attribution_examples.json and
                                     confidence/confidence.json, with what else `mdlm-attribution` writes
 
@@ -26,10 +26,12 @@ A cell's result may have more questions than the plan, from an older run. A repo
 import hashlib
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock
 
@@ -45,12 +47,12 @@ from mdlm_lm_eval.sweep.budget import Work, budget, powers, seconds_of
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.run import Measured, Tasks, say, tokenizer_of_model
 
-_BACKWARD = 3  # tokens of a pass with gradients count as so many
+# Tokens that an analysis counts for each of its prompts: a pass with gradients is three without.
+_BACKWARD: dict[str | None, int] = {"groups": 3, "examples": 3 * REORDERINGS}
 
 
-@dataclass(frozen=True)
-class Size:
-    """Of a cell: questions of each task, and tokens that one question of each task takes."""
+class Size(NamedTuple):
+    """Of a cell: the most questions of each task, and tokens that one question of each task takes."""
 
     questions: int
     tokens: int
@@ -59,22 +61,21 @@ class Size:
 def way_of(cell: Cell) -> str:
     """What decides a cell's seconds per token: gradients, one pass, or the steps and their rule."""
     steps = cell.arguments.get("steps", 1)
-    if cell.analysis in ("groups", "examples"):
+    if cell.analysis in _BACKWARD:
         return "gradients"
     return f"{steps} {cell.arguments.get('unmasking')}" if steps not in (1, "auto") else "one pass"
 
 
 class Survey:
-    """The size of each cell, and why others cannot run, from the first question of each task."""
+    """The size of each cell, from the first question of each task, and why other cells cannot run."""
 
     def __init__(self, sweep: Sweep, tasks: Tasks) -> None:
-        self.sweep, self.tasks = sweep, tasks
-        self.tokenizer = tokenizer_of_model(sweep)
+        self.sweep, self.tasks, self.tokenizer = sweep, tasks, tokenizer_of_model(sweep)
         self.context = math.inf
         if sweep.model == "mdlm":
             config = config_of(sweep.model_args["pretrained"], sweep.model_args)
-            known = checkpoints.context_length(config, self.tokenizer)
-            self.context = int(sweep.model_args.get("max_length") or known)
+            self.context = checkpoints.context_length(config, self.tokenizer)
+        self.context = int(sweep.model_args.get("max_length") or 0) or self.context
         self._prompts: dict[str, tuple[list[int], int, bool]] = {}
         self.sizes: dict[str, Size] = {}
         self.left_out: dict[str, str] = {}
@@ -95,21 +96,20 @@ class Survey:
             raise OptionError(f"takes {longest} tokens, but the model's context has {self.context}")
         steps = cell.arguments.get("steps", 1)
         passes = min(steps, *masks) if isinstance(steps, int) else 1
-        if cell.analysis:
-            passes = {"groups": _BACKWARD, "examples": _BACKWARD * REORDERINGS}.get(cell.analysis, 1)
-        return Size(most, passes * sum(prompt + n for prompt in prompts for n in masks))
+        return Size(most, _BACKWARD.get(cell.analysis, passes) * sum(prompt + n for prompt in prompts for n in masks))
 
     def _masks(self, cell: Cell, prompt: int) -> list[int]:
-        """Tokens that stand beside the prompt: of each pass of the analysis of confidence."""
+        """Tokens beside the prompt, in each pass of an analysis."""
+        given = cell.arguments
         if cell.analysis:
             return {"groups": [TABLE_MASKS], "confidence": MASK_COUNTS}.get(cell.analysis, [0])
-        given = cell.arguments
         asked = math.ceil(given["mask_ratio"] * prompt) if given.get("mask_ratio") else given.get("n_masks", 1)
         return [(asked if isinstance(asked, int) else 1) + int(given.get("n_fillers") or 0)]
 
     def _prompt(self, cell: Cell) -> tuple[list[int], int, bool]:
         """Tokens of each task's first prompt, the fewest questions of a task, and whether the answer stands inside."""
-        key = repr((cell.task, cell.metadata, cell.num_fewshot))
+        # The same examples in another place have the same length.
+        key = repr((re.sub(r"_pos\d+$", "", cell.task), cell.metadata, cell.num_fewshot))
         if key not in self._prompts:
             loaded = self.tasks.manager(cell.metadata).load([cell.task])["tasks"].values()
             lengths = [self._tokens(task, cell.num_fewshot) for task in loaded]
@@ -120,21 +120,13 @@ class Survey:
     def _tokens(self, task: Any, num_fewshot: int | None) -> int:
         if num_fewshot is not None:
             task.set_config("num_fewshot", num_fewshot)
-        task.build_all_requests(
-            limit=1,
-            apply_chat_template=bool(self.sweep.apply_chat_template),
-            fewshot_as_multiturn=self.sweep.fewshot_as_multiturn,
-            chat_template=self._chat,
-        )
+        chat = bool(self.sweep.apply_chat_template)
+        task.build_all_requests(limit=1, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=self._chat)
         return len(self.tokenizer(task.instances[0].args[0], verbose=False).input_ids)
 
     def _chat(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> Any:
-        return self.tokenizer.apply_chat_template(
-            messages,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
-        )
+        goes_on = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
+        return self.tokenizer.apply_chat_template(messages, tokenize=False, **goes_on)
 
 
 def cells_of_claims(sweep: Sweep, left_out: Mapping[str, str]) -> dict[str, list[str]]:
@@ -142,21 +134,13 @@ def cells_of_claims(sweep: Sweep, left_out: Mapping[str, str]) -> dict[str, list
 
     A claim needs all its cells, one of which belongs to its experiment. Those of adapters count for their experiments.
     """
-    base = sweep.cells[0].model
-    recipes = {cell.name: cell.recipes for cell in sweep.cells}
-    models = dict.fromkeys(cell.model for cell in sweep.cells)
-    found = {}
+    base, found = sweep.cells[0].model, {}
     for name, claim in claims().items():
-        wanted = sweep.study["claims"].get(name, ())
-        own = [cell for cell in recipes if cell.startswith(f"{base}/") or claim.experiment in recipes[cell]]
-        chosen = [
-            named(words, of_model)
-            for model in models
-            if (of_model := [cell for cell in own if cell.startswith(f"{model}/")])
-            for words in wanted
-        ]
+        own = [cell for cell in sweep.cells if cell.model == base or claim.experiment in cell.recipes]
+        of_models = {cell.model: [one.name for one in own if one.model == cell.model] for cell in own}
+        chosen = [named(words, of_models[one]) for one in of_models for words in sweep.study["claims"].get(name, ())]
         names = [cell for cell in chosen if cell is not None and cell not in left_out]
-        if len(names) == len(chosen) and any(claim.experiment in recipes[cell] for cell in names):
+        if len(names) == len(chosen) and any(cell.name in names and claim.experiment in cell.recipes for cell in own):
             found[name] = names
     return found
 
@@ -254,11 +238,7 @@ def _plan(
 
 def table(sweep: Sweep) -> str:
     """A table of cells with their questions and tokens."""
-    rows = [
-        [cell.name, ", ".join(cell.recipes), f"{cell.limit:g}", f"{cell.tokens:,}"]
-        for cell in sweep.cells
-        if cell.limit is not None
-    ]
+    rows = [[cell.name, ", ".join(cell.recipes), str(cell.limit), f"{cell.tokens:,}"] for cell in sweep.cells]
     return markdown_table(["cell", "recipes", "questions per task", "tokens"], rows)
 
 
@@ -273,6 +253,6 @@ def _show(plan: Mapping[str, Any]) -> None:
     tokens = sum(cell["tokens"] for cell in plan["cells"].values())
     hours = "" if plan["seconds"] is None else f", {plan['seconds'] / 3600:.2g} hours of one process"
     say(f"{len(plan['cells'])} cells, {tokens:,} tokens{hours}")
-    for reason in dict.fromkeys(plan["left_out"].values()):
-        names = [name for name, own in plan["left_out"].items() if own == reason]
-        say(f"left out: {', '.join(names)}: {reason}")
+    for reason, own in Counter(plan["left_out"].values()).items():
+        first = next(name for name in plan["left_out"] if plan["left_out"][name] == reason)
+        say(f"left out: {own} cells, {first} first: {reason}")

@@ -7,6 +7,7 @@ processes may work on the same output.
 import logging
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -32,16 +33,12 @@ class Worker(Evaluator):
 
 
 def measure_on_ray(
-    sweep: Sweep,
-    ways: dict[str, Cell],
-    address: str | None = None,
-    workers: int = 0,
-    gpus_per_worker: float | None = None,
+    sweep: Sweep, ways: Mapping[str, Cell], address: str | None = None, workers: int = 0, **each: float | None
 ) -> Measured:
     """Measures cells on one worker, as `Evaluator.measure` does. `processes` is the number of workers of a run."""
     ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     try:
-        n_workers, options = _workers(sweep, workers, gpus_per_worker)
+        n_workers, options = _workers(sweep, workers, **each)
         worker = ray.remote(Worker).options(**options).remote(sweep, os.getcwd())
         found: Measured = ray.get(worker.measure.remote(ways))
         return found._replace(processes=n_workers)
@@ -90,7 +87,7 @@ def run_on_ray(
         ray.shutdown()  # ends the actors
 
 
-def _workers(sweep: Sweep, workers: int, gpus_per_worker: float | None) -> tuple[int, dict[str, Any]]:
+def _workers(sweep: Sweep, workers: int, gpus_per_worker: float | None = None) -> tuple[int, dict[str, Any]]:
     """The number of workers of the cluster, and the options of each."""
     gpus = [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
     each = float(max(gpus) > 0) if gpus_per_worker is None else gpus_per_worker
