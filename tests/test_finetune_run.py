@@ -163,7 +163,8 @@ def assert_merged(pretrained: Path, adapter: Path, input_ids: Tensor) -> None:
 def test_merged_is_the_adapted_model(family: str, tmp_path: Path, prompts: Path) -> None:
     pretrained, adapter = tmp_path / family, tmp_path / "adapter"
     shutil.copytree(GOLDEN / family, pretrained)
-    vocabulary = {"<|unk|>": 0, "<|eos|>": 1, "one": 2, "two": 3}
+    names = ("<|unk|>", "<|eos|>", "one", "two", *(f"unused {n}" for n in range(100)))
+    vocabulary = {name: id for id, name in enumerate(names)}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<|eos|>").save_pretrained(pretrained)
