@@ -229,7 +229,7 @@ def test_colours_figures_and_print_follow_the_reader(page: webdriver.Chrome, sit
         "Promise.all(images.map((image) => image.decode())).then("
         "() => done(images.map((image) => [image.naturalWidth, image.currentSrc])), (e) => done([[0, String(e)]]));"
     )
-    assert len(loaded) == 3
+    assert len(loaded) == 2
     assert all(
         width > 200 and ("dark" in source.rpartition("figures/")[2]) == (scheme == "dark") for width, source in loaded
     )
@@ -296,7 +296,7 @@ def test_nothing_is_cut_or_without_a_label(page: webdriver.Chrome, site: str, wi
         assert max(page.execute_script(wide)) <= width, "all columns are in sight"
     folder = Path(site.removeprefix("file://")).parent / "figures"
     figures = [path for path in folder.rglob("*.svg") if ("dark" in path.parts) == (scheme == "dark")]
-    assert len(figures) == 3
+    assert len(figures) == 2
     for path in figures:
         page.get(path.as_uri())
         outside = (

@@ -120,7 +120,7 @@ def build(
     `with_samples` adds a page of single questions for each result file with samples beside it. Differences are to the
     row with the words of `baseline`. Raises OptionError if nothing can be built.
     """
-    from mdlm_leaderboard.figures import Chart, charts_of, draw_charts, headline
+    from mdlm_leaderboard.figures import drawn, headline, save_light_and_dark
     from mdlm_leaderboard.page.write import markdown, write_page
     from mdlm_lm_eval.results.figure_style import colours_of
 
@@ -130,22 +130,21 @@ def build(
         raise OptionError(f"--baseline {baseline}: no row has these words, which are parts of {known}")
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
-        folder, findings, shown = Path(made), list[Finding](), list[Chart]()
+        folder, findings = Path(made), list[Finding]()
         models = [row.who for section in board.sections for row in section.rows]
         colours = colours_of([*(who.model for who in models), *(who.recipe for who in models if who.adapter)])
         if board.main and (sentence := masks_finding(board.main)):
-            shown = [headline(board.main)]
-            findings = [Finding(board.main, "", sentence, one.stem, one.caption, one.described) for one in shown]
+            chart = headline(board.main)
+            save_light_and_dark(drawn(chart, colours), folder / "figures/headline")
+            findings = [Finding(board.main, "", sentence, "figures/headline", chart.caption, chart.described)]
         for section in (one for one in board.sections if not one.is_suite):
             findings += _of_benchmarks(board, section, folder / "figures", colours)
-        charts = charts_of(board, shown)
-        draw_charts([*shown, *charts], folder, colours)
         said = [": ".join(filter(None, (one.title, one.sentence))) for one in findings if one.sentence]
         (folder / "LEADERBOARD.md").write_text(markdown(board, said, baseline), encoding="utf-8")
         points(board).map(_as_text).to_csv(folder / "leaderboard.csv", index=False)
         (folder / "leaderboard.json").write_text(_json(board), encoding="utf-8")
         pages = _write_questions(board, folder) if with_samples else {}
-        write_page(board, findings, charts, pages, folder, baseline)
+        write_page(board, findings, pages, folder, baseline)
         for name in ("figures", "questions"):
             shutil.rmtree(output / name, ignore_errors=True)  # of an earlier build
         for path in folder.iterdir():

@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from mdlm_leaderboard.board import Board, Estimate, Row, Section, at_most, change, first_token_share
 from mdlm_leaderboard.experiments import BY_NAME
-from mdlm_leaderboard.figures import Chart
 from mdlm_leaderboard.scores import command_of
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
@@ -31,7 +30,6 @@ _FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_au
 def write_page(
     board: Board,
     findings: Sequence[Any],
-    charts: Sequence[Chart],
     pages: Mapping[str, str],
     output: Path,
     baseline: str = "",
@@ -63,7 +61,6 @@ def write_page(
         share_at=lambda n, name: lambda row: first_token_share(row, n, name),
         of_benchmark=lambda name: lambda row: _score(row.benchmarks.get(name)),
         chosen=chosen,
-        charts=charts,
         choices={name: sorted({getattr(row.who, name) for row in rows}) for name in ("family", "source")},
         dates=sorted(file.date for file in board.scores.files.values() if file.date),
         change=change,
