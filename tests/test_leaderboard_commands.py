@@ -451,7 +451,7 @@ def test_audit_scores_exact_answers_by_the_tasks_own_metric(
     (tmp_path / "samples_tiny_generate_1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for path in (folder / "results_1.json", folder):
         assert main(["audit", str(path), "--include_path", str(task_folder)]) == 0
-        row = "| tiny_generate | exact_match | 1 of 2 | 50.0 | 100.0 | -50.0 | -99.8 to 60.6 |"
+        row = "| tiny_generate | exact_match | 1 of 2 | 50.0 | 100.0 | -50.0 | -100.0 to 100.0 |"
         assert row in capsys.readouterr().out
 
 
