@@ -15,6 +15,7 @@ from mdlm_lm_eval.paper.answers import Answers, Condition, Model
 from mdlm_lm_eval.paper.evidence import FEW, MANY, MASKS, NEAR_AND_FAR, evidence_of
 from mdlm_lm_eval.paper.verdict import Verdict, decide
 from mdlm_lm_eval.results.statistics import Interval, score_of_tasks, t_interval
+from mdlm_lm_eval.results.suite import SPELLING_ALONE
 
 SHARE_NAMES = {"among_labels": "among letters", "eos": "end of text"}
 _LEAST_DEGRADATION = 2  # mask counts
@@ -70,7 +71,10 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Section:
-    """An experiment of some models: the curves of each, by title; or a table, of an analysis."""
+    """An experiment of some models: the curves of each, by title; or a table, of an analysis.
+
+    line: the percentage of readers that know no word, where it is above chance.
+    """
 
     name: str
     title: str
@@ -81,6 +85,7 @@ class Section:
     rows: Sequence[Sequence[str]] = ()
     said: str = ""
     differs: str = ""
+    line: float | None = None
     frames: Mapping[str, pd.DataFrame] | None = None
 
     @property
@@ -161,7 +166,8 @@ def sections(models: Sequence[Model]) -> list[Section]:
         curves = {model.title: own for model in models if (own := one.curves(model))}
         if curves:
             section = Section(one.name, one.title, one.figure, curves, one.x_label, said=said.get(one.name, ""))
-            found.append(replace(section, differs=one.differs, **_table_of(curves)))
+            line = SPELLING_ALONE if one.base.get("asks") == "mdlm_rules" else None
+            found.append(replace(section, differs=one.differs, line=line, **_table_of(curves)))
     return [*found, *_analyses(models)]
 
 

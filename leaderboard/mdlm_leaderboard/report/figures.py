@@ -88,6 +88,8 @@ def curves(section: Section) -> Figure:
             ends = [(one.questions.low or one.mean, one.questions.high or one.mean) for one in points]
             axes.vlines(xs, *zip(*ends, strict=True), color=COLOURS[n], linewidth=1)
         axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (1, 2)))
+        if section.line is not None:
+            axes.axhline(section.line, color=_GREY, linewidth=0.8, linestyle=(0, (4, 2)))
         if len(section.curves) > 1:
             axes.set_title(title)
         axes.set_ylim(-3, 103)
