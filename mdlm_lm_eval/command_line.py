@@ -118,7 +118,8 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
     except OSError as error:
         if error.filename is None:
             raise
-        sys.stderr.write(printable(f"{command}: {error.filename}: {error.strerror}; {after_stop}\n", keep="\n"))
+        name = error.filename2 or error.filename  # of a move, the place that it could not take
+        sys.stderr.write(printable(f"{command}: {name}: {error.strerror}; {after_stop}\n", keep="\n"))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{command}: stopped; {after_stop}\n")

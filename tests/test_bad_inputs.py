@@ -142,10 +142,12 @@ def test_a_file_that_cannot_be_written_is_named(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(SystemExit, match="1"), ending_well("mdlm-x", after_stop="the old one is there"):
-        write_whole(tmp_path / "results.json", "")
-    said = f"mdlm-x: {tmp_path}/results.json: No space left on device; the old one is there\n"
-    assert capsys.readouterr().err == said
+    (tmp_path / "folder").mkdir()
+    for path, why in (("results.json", "No space left on device"), ("folder", "Is a directory")):
+        with pytest.raises(SystemExit, match="1"), ending_well("mdlm-x", after_stop="the old one is there"):
+            write_whole(tmp_path / path, "")
+        assert capsys.readouterr().err == f"mdlm-x: {tmp_path / path}: {why}; the old one is there\n"
+        monkeypatch.undo()
 
 
 # What in a checkpoint's files would give another score

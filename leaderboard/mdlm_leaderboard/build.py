@@ -19,7 +19,7 @@ from mdlm_leaderboard.board import Board, Estimate, Section, board_of
 from mdlm_leaderboard.findings import masks_finding, speed_findings
 from mdlm_leaderboard.scores import BENCHMARKS, Scores, command_of, scores_of
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import UnusableFile, check_inside, check_regular
+from mdlm_lm_eval.results.files import UnusableFile, check_inside, check_regular, naming
 from mdlm_lm_eval.results.frame import read_folder
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.redaction import redacted
@@ -129,7 +129,7 @@ def build(
         known = board.sections[0].rows[0].words
         raise OptionError(f"--baseline {baseline}: no row has these words, which are parts of {known}")
     output.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
+    with naming(output), TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
         folder, findings = Path(made), list[Finding]()
         models = [row.who for section in board.sections for row in section.rows]
         colours = colours_of([*(who.model for who in models), *(who.recipe for who in models if who.adapter)])
