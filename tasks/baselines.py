@@ -5,7 +5,7 @@ the letters of its examples' words, or from the last few examples.
 """
 
 from argparse import ArgumentParser
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
@@ -84,7 +84,7 @@ def letters(word: str, *sizes: int) -> list[str]:
 
 def of_examples(examples: Sequence[Question], features: Features) -> Scores:
     """How often an option's features are in right words of the examples, minus how often in wrong ones."""
-    found: dict[str, float] = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     for question in examples:
         for at, option in enumerate(question.options):
             for feature in features(option):

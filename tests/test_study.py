@@ -227,7 +227,6 @@ def sentences() -> dict[str, list[str]]:
         return [percent(study_tables.score(found[f"block-0-{recipe}-0"], n, measure)) for n in study_tables.MASKS]
 
     share = f"{len(collapsed)} of {len(every)}"
-    changed = [percent(study_tables.changed(found[base])) for base in ("plain-1", "plain-4")]
     price = [float(one) for one in changes("CE + TV above base", 2)]
     is_price = [("CE + TV above base", base, 2, "as decoded") in significant for base in every]
     nothing = study_tables.arms(found, "plain-1")["nothing"]
@@ -250,9 +249,6 @@ def sentences() -> dict[str, list[str]]:
             f"The other three differ by {listed(protected[2:])}.",
             f"`plain-1` is right in {decoded}% ({letters}% among letters)",
             f"most answers are EOS in {share} models, {listed(f'`{base}`' for base in collapsed)}",
-            "changed {}% of the answers of `plain-1`, which ends the text, and {}% of those of `plain-4`".format(
-                *changed
-            ),
             "After SFT, {}% of `block-0`'s answers are EOS with 2 masks and {}% with 200".format(
                 *of_block("sft", "EOS")
             ),
