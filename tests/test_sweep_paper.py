@@ -13,6 +13,7 @@ from mdlm_lm_eval.analyses.__main__ import main as attribution
 from mdlm_lm_eval.analyses.report import Report
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.paper.verdict import claims, digest, power
+from mdlm_lm_eval.results.frame import read_folder
 from mdlm_lm_eval.sweep.__main__ import main, sweep_of
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.planning import path_of, planned
@@ -74,6 +75,8 @@ def test_an_analysis_is_a_cell_and_goes_on_where_it_was_killed(
     attribution()
     alone = json.loads((tmp_path / "alone" / "attribution_groups.json").read_text())
     assert (found["rows"], found["summary"]) == (alone["rows"], alone["summary"])
+    files, left_out = read_folder(tmp_path / "out")
+    assert (len(files), left_out) == (1, {}), "plans and analyses are no results"
     capsys.readouterr()
     assert call(monkeypatch, *words) == 0
     assert f"2 of 2 cells are done in {tmp_path / 'out'}, 0 by this process" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from mdlm_lm_eval.results.decomposition import SHARES
 from mdlm_lm_eval.results.files import UnusableFile, read_json, write_whole
 from mdlm_lm_eval.results.frame import MASKS, read_folder, setting_of
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
+from mdlm_lm_eval.results.result_file import ANALYSES, ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, suite_task, task_names
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
-ANALYSES = ("attribution_groups", "attribution_examples", "confidence")  # files of `mdlm-attribution`
 _IN_CONDITION = MASKS | {"steps", "steps_per_block", "unmasking", "n_fillers", "filler"}
 _TRUE_LABELS = "true"
-_OTHER_FILES = {"plan.json", "looks.json", *(f"{name}.json" for name in ANALYSES)}  # that are no results of lm-eval
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,6 @@ class Model:
 def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
     """The models with answers to the suite under `folder`, and the files that are not used, each with its reason."""
     files, refused = read_folder(folder)
-    refused = {path: why for path, why in refused.items() if PurePosixPath(path).name not in _OTHER_FILES}
     plans = [Plan.read(path) for path in sorted(folder.rglob("plan.json"))]
     models: dict[tuple[Any, ...], Model] = {}
     for file in files:

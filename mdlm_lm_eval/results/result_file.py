@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
 OLD_SAMPLER = "remasking"  # the name of `sampler` in version 0.3, whose "none" is "auto" now
+ANALYSES = ("attribution_groups", "attribution_examples", "confidence")  # files of `mdlm-attribution`
+# Files that `mdlm-sweep` and reports write beside results.
+OTHER_FILES = {"plan.json", "looks.json", *(f"{name}.json" for name in ANALYSES)}
 _NORMAL_95 = 1.96
 # The parts of a result file whose keys are names of tasks and groups.
 _BY_TASK = ("results", "groups", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
@@ -164,8 +167,9 @@ class ResultFile:
 
 
 def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:
-    """All `*.json` files under `folder`, sorted, except hidden ones and those under `leave_out`."""
+    """All `*.json` files under `folder`, sorted, except hidden ones, plans, analyses and those under `leave_out`."""
     found = [path for path in folder.rglob("*.json") if "/." not in f"/{path.relative_to(folder).as_posix()}"]
+    found = [path for path in found if path.name not in OTHER_FILES]
     return sorted(path for path in found if not (leave_out and Path(os.path.realpath(path)).is_relative_to(leave_out)))
 
 

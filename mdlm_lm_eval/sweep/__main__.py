@@ -83,7 +83,7 @@ def _run(
         def measure(ways: Mapping[str, Cell]) -> Measured:
             if executor == "ray":
                 return _ray().measure_on_ray(unplanned, ways, **on_ray)
-            return Evaluator(unplanned, tasks, ways["one pass"]).measure(ways)._replace(processes=n)
+            return Evaluator(unplanned, tasks, next(iter(ways.values()))).measure(ways)._replace(processes=n)
 
         unplanned = sweep
         sweep = planning.planned(sweep, tasks, Path(output_path), hours=hours, measure=measure, write=not dry_run)
@@ -106,6 +106,8 @@ def _run(
         print(f"{COMMAND}: failed: {name}: {sentence}", file=sys.stderr)
     n_done = f"{len(done)} of {len(sweep.cells)} cells are done in {output_path}, {claims.own} by this process"
     print(f"{COMMAND}: {n_done}", file=sys.stderr)
+    if sweep.study:
+        print(f"{COMMAND}: mdlm-leaderboard report {output_path} --output_path report", file=sys.stderr)
     return claims.failures
 
 

@@ -209,9 +209,10 @@ def _plan(
         limit = sweep.limit or math.inf
         questions = {name: min(math.ceil(limit * n) if limit < 1 else limit, n) for name, n in largest.items()}
     else:
-        # Gradients of the smallest analysis, and other passes of the longest cell.
+        # Gradients of the smallest analysis, and other passes of the longest cell; the fastest way first.
         by_tokens = sorted(cells.values(), key=lambda cell: sizes[cell.name].tokens * (-1 if cell.analysis else 1))
-        ways = {way_of(cell): cell for cell in by_tokens}
+        of_ways = {way_of(cell): cell for cell in by_tokens}
+        ways = dict(sorted(of_ways.items(), key=lambda way: (way[0] != "one pass", sizes[way[1].name].tokens)))
         found = measure(ways)
         rates = {way: found.seconds[way] / sizes[cell.name].tokens for way, cell in ways.items()}
         work = {
