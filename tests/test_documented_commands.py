@@ -18,7 +18,6 @@ from mdlm_lm_eval.presets import preset_names, published
 from mdlm_lm_eval.registry import FAMILIES
 from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.sweep import __main__ as sweep
-from mdlm_lm_eval.sweep.plan import plan
 
 ROOT = Path(__file__).parents[1]
 # tests/test_extending.py runs the commands of docs/extending.md, which need its examples.
@@ -47,9 +46,9 @@ def lm_eval(words: list[str]) -> None:
 
 
 def mdlm_sweep(words: list[str]) -> None:
-    settings = sweep.settings_of(words)
-    assert settings["output_path"]
-    plan({name: value for name, value in settings.items() if name not in sweep.PLACES})
+    planned, places = sweep.sweep_of(words)
+    assert planned.cells
+    assert places["output_path"]
 
 
 PROGRAMS = {
