@@ -115,7 +115,7 @@ def _report(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.report.write import write_report
 
     for one in write_report(options.results, options.output):
-        print(f"{one.model.title}: {' '.join(one.findings)}")
+        print(printable(f"{one.model.title}: {' '.join(one.findings)}"))
     print(f"written: {options.output / 'index.html'}")
     return 0
 
