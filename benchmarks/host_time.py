@@ -1,4 +1,4 @@
-"""The host's time a pass outside the model, which a GPU must not wait for.
+"""The host's time a pass outside the model, which is added to a GPU's.
 
     OMP_NUM_THREADS=1 python benchmarks/host_time.py
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.decoding.canvas import build_canvas
-from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern

@@ -28,7 +28,7 @@ from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect, build_canvas
-from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.likelihood.scoring import with_prefixes as with_prefixes_of_contexts

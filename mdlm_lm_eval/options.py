@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from mdlm_lm_eval.registry import CACHES, ROW_DECODERS, SAMPLERS, UNMASKING, Registry, guest_of
+from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS, UNMASKING, Registry, guest_of
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.redaction import redacted_value
 
@@ -193,6 +193,9 @@ _UNMASKING: dict[str, Any] = {
     "dream": "alg",
 }
 # Options that let a step fill more masks than the schedule plans.
+CACHES = ("dual", "exact", "none", "prefix")
+# Those that keep keys and values from before other tokens were filled in, so that answers may change.
+APPROXIMATE_CACHES = ("dual", "prefix")
 PARALLEL_RULES = ("confidence_threshold", "parallel_factor", "entropy_bound")
 SCHEDULES = ("linear", "llada2", "dream", "cosine", "bd3lm", "maskgit_linear", "maskgit_cosine", "maskgit_pow2")
 # The sampler in effect if no option asks for another one.
@@ -306,7 +309,7 @@ class DecodingOptions(Options):
     cache: str = option(
         "auto",
         "key-value cache between steps; auto: only exact caches",
-        choices=lambda: ("auto", *CACHES.names()),
+        choices=lambda: ("auto", *CACHES),
     )
     filler: str = option(".", "neutral text after the masks")
     n_fillers: int = option(0, "how often filler is repeated", least=0)
@@ -403,7 +406,7 @@ class DecodingOptions(Options):
     @cached_property
     def is_approximate(self) -> bool:
         """Whether the KV cache may change an answer."""
-        return self.cache in approximate_caches()
+        return self.cache in APPROXIMATE_CACHES
 
     @cached_property
     def exits_early(self) -> bool:
@@ -559,11 +562,6 @@ def asked_sampler(given: Mapping[str, Any]) -> str | None:
         settings = " and ".join(f"{option}={shown(given[option])}" for option in found.values())
         raise OptionError(f"{settings} exclude each other: they choose sampler={' and sampler='.join(found)}")
     return next(iter(found), None)
-
-
-def approximate_caches() -> tuple[str, ...]:
-    """Returns the names of the KV caches that keep keys and values from before other tokens were filled in."""
-    return tuple(name for name, policy in sorted(CACHES.all().items()) if not policy.is_exact)
 
 
 def short_name(guest: str) -> str:

@@ -1,9 +1,9 @@
-"""Registries of everything that has a name: samplers, caches, row decoders, unmasking rules, families, objectives.
+"""Registries of everything that has a name: samplers, row decoders, unmasking rules, families, objectives.
 
     register(name="right_to_left", unmasking=UnmaskingRule(rank))
 
 Built-in objects are files of their folders. Others are registered by a program, by a file that the option `plugins`
-loads, or by an entry point `mdlm_lm_eval.sampler` (`.cache`, `.unmasking`, ...) of an installed package. An entry point
+loads, or by an entry point `mdlm_lm_eval.sampler` (`.unmasking`, ...) of an installed package. An entry point
 has the name of its object, and is loaded when this name is first asked for. Registering a name twice is an error.
 """
 
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from mdlm_finetune.objective import Objective
-    from mdlm_lm_eval.decoding.caches import CachePolicy
     from mdlm_lm_eval.decoding.row_decoders import RowDecoder
     from mdlm_lm_eval.decoding.rules import UnmaskingRule
     from mdlm_lm_eval.decoding.sampler import Sampler
@@ -95,13 +94,12 @@ class Registry(Generic[T]):
 _all_entry_points = cache(entry_points)  # reads all installed packages
 
 SAMPLERS: Registry[type["Sampler"]] = Registry("sampler", "mdlm_lm_eval.decoding.samplers")
-CACHES: Registry["CachePolicy"] = Registry("cache", "mdlm_lm_eval.decoding.caches")
 ROW_DECODERS: Registry[type["RowDecoder"]] = Registry("row_decoder", "mdlm_lm_eval.decoding.row_decoders")
 UNMASKING: Registry["UnmaskingRule"] = Registry("unmasking", "mdlm_lm_eval.decoding.rules")
 FAMILIES: Registry["Family"] = Registry("family", "mdlm_lm_eval.families", lambda one, other: one.shares_with(other))
 OBJECTIVES: Registry[type["Objective"]] = Registry("objective", "mdlm_finetune.objectives")
 KINDS: dict[str, Registry[Any]] = {
-    each.kind: each for each in (SAMPLERS, CACHES, ROW_DECODERS, UNMASKING, FAMILIES, OBJECTIVES)
+    each.kind: each for each in (SAMPLERS, ROW_DECODERS, UNMASKING, FAMILIES, OBJECTIVES)
 }
 
 
@@ -109,7 +107,6 @@ def register(
     *,
     name: str,
     sampler: "type[Sampler] | None" = None,
-    cache: "CachePolicy | None" = None,
     row_decoder: "type[RowDecoder] | None" = None,
     unmasking: "UnmaskingRule | None" = None,
     family: "Family | None" = None,
@@ -119,7 +116,6 @@ def register(
     module = str(sys._getframe(1).f_globals.get("__name__", "__main__"))  # the caller; results record its file
     given = {
         "sampler": sampler,
-        "cache": cache,
         "row_decoder": row_decoder,
         "unmasking": unmasking,
         "family": family,

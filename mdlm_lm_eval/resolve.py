@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from mdlm_lm_eval.options import (
+    APPROXIMATE_CACHES,
     DEFAULT_SAMPLER,
     PARALLEL_RULES,
     DecodingOptions,
@@ -17,7 +18,6 @@ from mdlm_lm_eval.options import (
     ModelOptions,
     OptionError,
     aliases,
-    approximate_caches,
     asked_sampler,
     check_names,
     is_random,
@@ -66,7 +66,7 @@ _REQUEST_NAMES = frozenset({"until", "infill", "do_sample", *LENGTH_NAMES, *_MEA
 _EXCLUSIVE = (*DecodingOptions.exclusive, ("cache", "cfg_scale"), ("cache", "unmasking"))
 # Options that exclude others only at values for which the function is true. Any other does so once set, even to auto.
 _EXCLUDES: dict[str, Callable[[Any], bool]] = {
-    "cache": lambda value: value in approximate_caches(),
+    "cache": lambda value: value in APPROXIMATE_CACHES,
     "unmasking": is_random,
     "cfg_scale": bool,
 }
@@ -232,8 +232,8 @@ def resolve(
     likelihood = parsed(LikelihoodOptions, {**scored, **preset, **scoring})
     explicit = frozenset(merged.keys() & {*layers[1], *layers[2]})
     cache = merged.get("cache", "auto")
-    if model.cache_audit is not None and cache not in approximate_caches():
-        caches = " or cache=".join(approximate_caches())
+    if model.cache_audit is not None and cache not in APPROXIMATE_CACHES:
+        caches = " or cache=".join(APPROXIMATE_CACHES)
         raise OptionError(
             f"cache_audit={shown(model.cache_audit)} needs cache={caches}; with cache={cache} everything is decoded "
             "exactly"

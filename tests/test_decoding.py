@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
-from mdlm_lm_eval.decoding.engine import decode_canvases as completions_of
+from mdlm_lm_eval.decoding.decode import decode_canvases as completions_of
 from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.rules import UnmaskingRule
 from mdlm_lm_eval.decoding.schedules import unmask_counts

@@ -1,12 +1,13 @@
-"""The costs of rows that a GPU's host sees late, and samplers that do not keep to a plan, on a pretended GPU."""
+"""The costs of rows that wait, and samplers that do not keep to a plan, on a pretended GPU."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from mdlm_lm_eval.decoding import engine
-from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.sampler import Choice, View
 from mdlm_lm_eval.decoding.samplers.schedule import Schedule
 from mdlm_lm_eval.model import devices
@@ -28,7 +29,7 @@ def _small_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_row_is_charged_for_the_passes_that_ran_it_and_no_others(
     attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    """Though the host sees a pass late, and rows in refilled slots wait for passes over whole canvases."""
+    """Though rows in refilled slots wait for passes over whole canvases."""
     ours, options = model(attention, **facts), DecodingOptions().override(changes)
     rows = neighbours(ours, options, 5, most=9)
     alone = [decode_canvases(ours, [row], options)[0] for row in rows]
@@ -56,21 +57,46 @@ class Nothing(Schedule):
 def test_a_sampler_that_would_never_end_is_an_error_and_a_slow_one_is_not(
     changes: dict[str, Any], own_samplers: None
 ) -> None:
-    """On a GPU passes are planned ahead by the schedule: a sampler that does not keep to it runs out of them."""
     register(name="one_at_most", sampler=OneAtMost)
     register(name="nothing", sampler=Nothing)
     ours, options = model(), DecodingOptions(steps=4, block_length=8, n_masks=32).override(changes)
     rows = [canvas(ours, options, 1 + 3 * k, 5, k) for k in range(5)]
     slow, stuck = (options.override({"sampler": name}) for name in ("one_at_most", "nothing"))
-    assert all(len(row.token_ids) == 5 for row in decode_canvases(ours, rows, slow, batch_size=2))
-    whole = slow.override({"early_exit": False})
-    assert [row.n_written for row in decode_canvases(ours, rows, whole, batch_size=2)] == [5] * 5
-    with pytest.raises(engine.NoProgressError, match=r"the sampler Nothing .*steps=4, block_length=8"):
-        decode_canvases(ours, rows, stuck, batch_size=2)
     with PretendedGpu() as gpu:
-        gpu.move(ours.model)
-        for each in (stuck, slow):
+        for is_on_gpu in (False, True):
+            if is_on_gpu:
+                gpu.move(ours.model)
+            assert all(len(row.token_ids) == 5 for row in decode_canvases(ours, rows, slow, batch_size=2))
+            whole = slow.override({"early_exit": False})
+            assert [row.n_written for row in decode_canvases(ours, rows, whole, batch_size=2)] == [5] * 5
             before = ours.forward_passes
-            with pytest.raises(engine.NoProgressError, match="steps=4"):
-                decode_canvases(ours, rows, each, batch_size=2)
+            with pytest.raises(engine.NoProgressError, match=r"the sampler Nothing .*steps=4, block_length=8"):
+                decode_canvases(ours, rows, stuck, batch_size=2)
             assert ours.forward_passes - before <= 8
+
+
+NOT_ASKED: list[Callable[[View], Any]] = [
+    lambda view: view.filled & view.masks,
+    lambda view: view.masks & view.filled,
+    lambda view: view.entropy < 1,
+    lambda view: view.masks.where(view.hindsight, view.masks),
+    lambda view: view.confidence.max(),
+    lambda view: view.priority * view.confidence,
+]
+
+
+@pytest.mark.parametrize("read", NOT_ASKED)
+def test_a_sampler_cannot_read_numbers_that_it_does_not_ask_for(
+    read: Callable[[View], Any], own_samplers: None
+) -> None:
+    class Reads(Schedule):
+        """Reads something before it chooses."""
+
+        def choose(self, view: View, options: DecodingOptions) -> Choice:
+            read(view)
+            return super().choose(view, options)
+
+    register(name="reads", sampler=Reads)
+    ours, options = model(), DecodingOptions(sampler="reads", n_masks=4)
+    with pytest.raises(AttributeError, match=r"needs\(\) do not ask for"):
+        decode_canvases(ours, [canvas(ours, options, 3, 4)], options)

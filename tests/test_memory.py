@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu import MASK
 from mdlm_lm_eval.decoding.canvas import build_canvas
-from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score

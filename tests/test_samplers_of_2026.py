@@ -1,17 +1,14 @@
 """Samplers of 2026: tokens and passes of their reference code, pass by pass."""
 
-import random
 from collections import Counter
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
-import torch
 
-from mdlm_lm_eval.decoding import drafts, passes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, attention_in_effect, build_canvas
-from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.reference import decode_one
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
@@ -163,86 +160,18 @@ def test_several_blocks_of_a_family_of_blocks(checkpoint: str) -> None:
         assert one.cost.steps == len(passes_of_row)
 
 
-def random_setting(draw: random.Random) -> tuple[AttentionPattern, dict[str, Any], dict[str, Any], int]:
-    """A model's attention and other facts, options that fill one token a step, and a number of lanes."""
-    attention = draw.choice([FULL_ATTENTION, FULL_ATTENTION, canvases.FROM_START, canvases.FROM_PROMPT, WHOLE_PROMPT])
-    changes: dict[str, Any] = {"steps": 64, "n_masks": draw.randint(4, 24), "early_exit": draw.random() < 0.5}
-    changes["block_length"] = draw.choice([2, 4, 8] if attention is not FULL_ATTENTION else [None, 3, 4])
-    if attention is not FULL_ATTENTION:
-        changes["cache"] = draw.choice(["auto", "auto", "none"])
-        changes["small_block_length"] = draw.choice([None, None, 2])
-    elif changes["block_length"]:
-        changes["cache"] = draw.choice(["none", "prefix", "dual", "dual"])
-    changes["unmasking"] = draw.choice(["confidence", "confidence", "entropy", "margin", "left_to_right"])
-    if attention is FULL_ATTENTION and changes.get("cache", "none") == "none" and draw.random() < 0.3:
-        changes |= {"sigma": 2.0, "unmasking": "confidence"}
-    return attention, {"shift": draw.random() < 0.3}, changes, draw.choice([1, 1, 2, 3, 8])
-
-
-def drafts_change_nothing(seed: int) -> tuple[int, int]:
-    """Asserts it of a random setting; passes without drafts and with them."""
-    draw = random.Random(f"drafts {seed}")
-    attention, facts, changes, n_lanes = random_setting(draw)
-    options = DecodingOptions().override({**changes, "trace": True})
-    denoiser = canvases.model(attention, **facts)
-    rows = canvases.neighbours(denoiser, options, 3)
-    plain = decode_canvases(denoiser, rows, options, eos_ids=[canvases.EOS], batch_size=n_lanes)
-    n_plain, denoiser.forward_passes = denoiser.forward_passes, 0
-    drafting = options.override({"drafts": draw.randint(2, 5)})
-    found = decode_canvases(denoiser, rows, drafting, eos_ids=[canvases.EOS], batch_size=n_lanes)
-    for one, same in zip(found, plain, strict=True):
-        assert one.token_ids == same.token_ids
-        if not options.early_exit:
-            order, plainly = (sorted(each.events, key=lambda event: event.position) for each in (one, same))
-            assert [event[1:4] for event in order] == [event[1:4] for event in plainly]
-            assert [event.confidence for event in order] == pytest.approx(
-                [event.confidence for event in plainly], abs=1e-4
-            )
-        assert one.cost.forward_passes <= same.cost.forward_passes
-    return n_plain, denoiser.forward_passes
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_drafts_change_no_token_and_cost_no_pass(seed: int) -> None:
-    drafts_change_nothing(seed)
-
-
-@pytest.mark.parametrize("changes", [{}, {"cache": "dual", "block_length": 4}])
-def test_drafts_that_are_always_wrong_cost_no_pass(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    denoiser, options = canvases.model(), DecodingOptions(steps=64, n_masks=12).override(changes)
-    rows = canvases.neighbours(denoiser, options, 3)
-    plain = decode_canvases(denoiser, rows, options, batch_size=1)
-    right = decode_canvases(denoiser, rows, options.override({"drafts": 3}), batch_size=1)
-
-    def wrong(*arguments: Any) -> torch.Tensor:
-        rank, tokens = drafts.drafted(*arguments).unbind(1)
-        return torch.stack([rank, (tokens + 1) % 40], 1)
-
-    monkeypatch.setattr(passes, "drafted", wrong)
-    found = decode_canvases(denoiser, rows, options.override({"drafts": 3}), batch_size=1)
-    for one, same, drafted in zip(found, plain, right, strict=True):
-        assert (one.token_ids, one.cost.forward_passes) == (same.token_ids, same.cost.forward_passes)
-        assert drafted.token_ids == same.token_ids
-        assert changes or one.cost.tokens == 3 * same.cost.tokens
-    assert sum(one.cost.forward_passes for one in right) < sum(one.cost.forward_passes for one in plain)
-
-
 FREEDAVE = facts_of("freedave")["generate"]
 
 
 @pytest.mark.parametrize("number", range(len(FREEDAVE)))
-def test_drafts_do_as_freedave(number: int) -> None:
-    """Its count includes a pass that remembers the last block."""
+def test_decoding_does_as_freedave_without_drafts(number: int) -> None:
+    """Its drafts, which change no token, are not offered. Its count includes a pass that remembers the last block."""
     setting = FREEDAVE[number]
     denoiser, n_stored = loaded(setting["checkpoint"]), setting["attention"] == "block_causal"
     cache = "auto" if n_stored else setting["cache"]
-    for n_drafts in (1, 2, 3, 4):
-        options = DecodingOptions(drafts=n_drafts, n_masks=setting["gen_length"], block_length=setting["block_length"])
-        options = replace(options, cache=cache, early_exit=False)
-        rows = [canvas_of(denoiser, expected("freedave", number, row)[0], options) for row in ROWS]
-        alone = decode_canvases(denoiser, rows, options, batch_size=1)
-        assert [one.token_ids for one in alone] == [expected("freedave", number, row)[1] for row in ROWS]
-        n_passes = [one.cost.forward_passes for one in alone]
-        assert n_passes == [n - n_stored for n in setting["forward_passes"][str(n_drafts)]]
-    together = decode_canvases(denoiser, rows, options)
-    assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+    options = DecodingOptions(n_masks=setting["gen_length"], block_length=setting["block_length"], cache=cache)
+    rows = [canvas_of(denoiser, expected("freedave", number, row)[0], options) for row in ROWS]
+    found = decode_canvases(denoiser, rows, replace(options, early_exit=False))
+    assert [one.token_ids for one in found] == [expected("freedave", number, row)[1] for row in ROWS]
+    n_passes = [one.cost.forward_passes for one in found]
+    assert n_passes == [n - n_stored for n in setting["forward_passes"]["1"]]

@@ -14,7 +14,7 @@ import pandas as pd
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, Series
 from mdlm_leaderboard.scores import BENCHMARKS, Scores, Setting, Who
 from mdlm_leaderboard.wordings import Wordings, wordings_of
-from mdlm_lm_eval.options import PARALLEL_RULES, DecodingOptions, LikelihoodOptions, approximate_caches, defaults_of
+from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES, DecodingOptions, LikelihoodOptions, defaults_of
 from mdlm_lm_eval.results import parallelism
 from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, over_seeds
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, is_guest, shown_costs
@@ -586,7 +586,7 @@ def _with_speeds(section: Section) -> list[Row]:
 
 def is_exact(row: Row) -> bool:
     """Whether answers are exact: there is no approximate cache, nor code of others that might have one."""
-    return "guest" not in row.marks and not any(f"cache={name}" in row.who.other for name in approximate_caches())
+    return "guest" not in row.marks and not any(f"cache={name}" in row.who.other for name in APPROXIMATE_CACHES)
 
 
 def _way(row: Row) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from torch import Tensor
 from mdlm_lm_eval.check import authors
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
 from mdlm_lm_eval.decoding.canvas import Canvas
-from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.reference import decode_one
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
 from mdlm_lm_eval.model.denoiser import Denoiser

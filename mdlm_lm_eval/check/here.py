@@ -13,9 +13,9 @@ from torch.utils.benchmark import Timer
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.check.comparison import random_canvases
-from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
+from mdlm_lm_eval.decoding.caches import cache_name, cache_of
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
-from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.lm import MDLM, config_of, settings_of, tokenizer_of
@@ -172,8 +172,8 @@ def equal_strings(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest
     others = {"two runs": strings(largest)}
     others |= {f"batch_size={size}": strings(size) for size in BATCH_SIZES[:-1]}
     others["early_exit=false"] = strings(largest, early_exit=False)
-    cache, policy = cache_name(request.attention, request.options), cache_policy(request.attention, request.options)
-    if policy.remembers and policy.is_exact:
+    cache, policy = cache_name(request.attention, request.options), cache_of(request.attention, request.options)
+    if policy.remembers and not request.options.is_approximate:
         others["cache=none"] = strings(largest, cache="none")
     same = {name: sum(a == b for a, b in zip(first, found, strict=True)) for name, found in others.items()}
     return {"answers": len(first), "cache": cache, "same_strings": same}
@@ -271,7 +271,7 @@ def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequ
     row = RowSize(
         length=length,
         n_logits=max(longest.block_lengths),
-        is_cached=cache_policy(request.attention, request.options).remembers,
+        is_cached=cache_of(request.attention, request.options).remembers,
         is_guided=request.options.cfg_scale > 0.0,
     )
     row_bytes = row.total(denoiser.model.config, denoiser.dtype.itemsize)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mdlm_lm_eval.decoding.caches import CachePolicy, cache_policy
+from mdlm_lm_eval.decoding.caches import Cache, cache_of
 from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
 from mdlm_lm_eval.decoding.sampler import Step
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -18,7 +18,6 @@ class Block:
 
     end: the column after the text that follows the block without a slot. A pass that stores the block runs the text,
         too, so that text between slots costs no pass of its own.
-    is_wide: whether its first pass also runs columns outside of start:stop, or more columns than a block has.
     """
 
     start: int
@@ -26,26 +25,28 @@ class Block:
     end: int
     slots: tuple[int, ...]
     steps: Sequence[Step] = ()
-    is_wide: bool = False
 
 
 class Structure:
     """The facts that, with a canvas, decide which passes run over it.
 
-    shift: whether the model's outputs predict the next token. If later blocks are run with a block, the column before
-        it is run again, too, as its output predicts the block's first token.
+    shift: whether the model's outputs predict the next token.
     is_causal: whether blocks see nothing after them.
+    is_whole: whether every pass runs whole canvases, under full attention.
+    is_cut: whether a pass over a block runs nothing after it.
     is_strict: whether a mask must exceed `confidence_threshold`. It must in block diffusion, except with
         Nemotron-Labs-Diffusion.
     runs_later: whether a pass runs all blocks from the row's own on, until no mask is left.
     predicts_next: whether a finished block predicts the token after it, so that it is also run after its last edit.
     fills_next: whether that token is filled at once, so that a next block of one mask needs no pass to fill it.
     stores: whether finished blocks are run once more.
+    runs_blocks: whether passes that are not wide run a block alone.
+    has_blocks: whether an end of text in a finished block ends the answer. Passes over whole canvases go on after it
+        without `early_exit`.
+    n_edits: the most passes over a block that only edit.
     """
 
-    def __init__(
-        self, attention: AttentionPattern, options: DecodingOptions, cache: CachePolicy, *, shift: bool
-    ) -> None:
+    def __init__(self, attention: AttentionPattern, options: DecodingOptions, cache: Cache, *, shift: bool) -> None:
         self.attention, self.options, self.cache, self.shift = attention, options, cache, shift
         self.sampler = options.way
         self.needs = self.sampler.needs(options)
@@ -54,7 +55,13 @@ class Structure:
         self.runs_later = self.needs.later_blocks
         self.predicts_next = self.is_causal and (shift or attention.causal_context) and not self.runs_later
         self.fills_next = self.predicts_next and (attention.blocks_from == "row_start" or attention.causal_context)
-        self.stores = self.is_causal and (cache.remembers or self.predicts_next)
+        self.stores = cache.stores_blocks or self.predicts_next
+        self.is_whole = not self.is_causal and not cache.remembers
+        self.is_cut = self.is_causal or options.append_blocks
+        self.runs_blocks = cache.runs_blocks and not self.runs_later
+        self.has_blocks = not self.is_whole or options.append_blocks or self.sampler.ends_at_eos
+        self.has_blocks &= not self.runs_later
+        self.n_edits = self.sampler.edit_passes(options)
 
 
 def with_prefixes(
@@ -68,7 +75,7 @@ def with_prefixes(
     attention = attention_in_effect(denoiser.attention, options)
     store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
     step = attention.shared_step
-    if step is None or not cache_policy(attention, options).remembers:
+    if step is None or not cache_of(attention, options).remembers:
         return list(canvases), store
     starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
     rows = [canvas.token_ids[: max(0, start - step)] for canvas, start in zip(canvases, starts, strict=True)]
@@ -125,7 +132,7 @@ def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
         per_block = min(per_block, canvas.n_returned)
     start = numbers.index(first)
     shared = len(canvas.prefix or ()) if cache.remembers else 0
-    blocks = [Block(shared, start, start, (), is_wide=cache.remembers)] if start else []
+    blocks = [Block(shared, start, start, ())] if start else []
     for number, of_block in enumerate(slots, start=first):
         stop = start + numbers.count(number)
         if of_block:
@@ -176,5 +183,5 @@ def _renewed_blocks(canvas: Canvas, options: DecodingOptions, *, shift: bool) ->
             )
         steps = options.way.plan(length, n_steps, options, after_one=after_one)
         stop = slots[-1] + 1
-        blocks.append(Block(slots[0], stop, stop, slots, tuple(steps), is_wide=True))
+        blocks.append(Block(slots[0], stop, stop, slots, tuple(steps)))
     return tuple(blocks)

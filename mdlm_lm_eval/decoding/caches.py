@@ -1,45 +1,65 @@
 """Caches: the keys and values that passes keep for later ones, by the values of the option `cache`.
 
-Nothing here imports torch: options ask for the names.
+A class says which columns a pass over a block of a row runs, whether the finished block is run once more, and which
+passes are wide: those over whole canvases or text, which the engine runs apart from passes over blocks. Nothing here
+imports torch, as options ask for the names.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from mdlm_lm_eval.registry import CACHES, UNMASKING, register
+from mdlm_lm_eval.registry import UNMASKING
 
 if TYPE_CHECKING:
+    from mdlm_lm_eval.decoding.blocks import Block
     from mdlm_lm_eval.model.attention import AttentionPattern
     from mdlm_lm_eval.options import DecodingOptions
 
 
-@dataclass(frozen=True)
-class CachePolicy:
-    """The columns that a pass over a block runs, and the keys and values that it takes from earlier passes.
+class Reach(NamedTuple):
+    """The columns that a pass over a block can run: the block's start:stop, and all before `limit`, which it sees."""
 
-    remembers: whether keys and values are kept at all; if not, every pass runs all columns that the block sees.
-    is_exact: whether kept keys and values equal those that a new pass would compute, so that answers are the same.
-    runs_rest: whether a pass over a block also runs the columns after it.
+    start: int
+    stop: int
+    limit: int
+
+
+class Cache:
+    """The cache `none`, which keeps nothing: every pass runs all columns that the block sees.
+
+    remembers: whether keys and values are kept.
+    stores_blocks: whether a finished block is run once more, for the keys and values of its final tokens.
+    runs_blocks: whether a pass that is not wide runs a block alone.
+    waits: whether wide passes wait until half of the rows need one, as one over one row costs about as much as over
+        many.
     """
 
-    remembers: bool
-    is_exact: bool
-    runs_rest: bool = False
+    remembers: ClassVar[bool] = False
+    stores_blocks: ClassVar[bool] = False
+    runs_blocks: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
 
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
         """Returns a sentence about an option or attention that this cache does not work with; None if it works."""
         return None
 
+    def is_wide(self, block: "Block", n_passes: int, *, stores: bool) -> bool:
+        """Whether the next pass over a block, after `n_passes`, is wide. `stores`: it keeps the finished block."""
+        return False
 
-@dataclass(frozen=True)
-class Exact(CachePolicy):
+    def columns(self, reach: Reach, *, is_wide: bool) -> tuple[int, int]:
+        """The first column that a pass runs, and the one after the last."""
+        return 0, reach.limit
+
+
+class Exact(Cache):
     """Keeps the finished blocks of block-causal attention, which see nothing after them.
 
-    A pass runs its block; a finished block is run once more, for the keys and values of its final tokens.
+    A pass runs its block. Text that follows a finished block runs in the pass that stores it.
     """
 
-    remembers: bool = True
-    is_exact: bool = True
+    remembers: ClassVar[bool] = True
+    stores_blocks: ClassVar[bool] = True
+    runs_blocks: ClassVar[bool] = True
 
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
         """Refuses full attention, under which every token changes all keys and values."""
@@ -47,17 +67,24 @@ class Exact(CachePolicy):
             return "cache=exact needs a model with block-causal attention"
         return None
 
+    def is_wide(self, block: "Block", n_passes: int, *, stores: bool) -> bool:
+        """Passes that store text, such as a prompt, which is longer than blocks."""
+        return stores and (not block.slots or block.end > block.stop)
 
-@dataclass(frozen=True)
-class RenewedPerBlock(CachePolicy):
-    """Fast-dLLM's caches for full attention (arXiv 2505.22618): a block's first pass runs the whole canvas.
+    def columns(self, reach: Reach, *, is_wide: bool) -> tuple[int, int]:
+        """From the block's first column on."""
+        return reach.start, reach.limit
 
-    For the columns that they do not run, the block's other passes use the keys and values of the first one, although
-    tokens change meanwhile.
+
+class Prefix(Cache):
+    """Fast-dLLM's prefix cache for full attention (arXiv 2505.22618): a block's first pass runs the whole canvas.
+
+    For the columns before the block, its other passes use the keys and values of the first one, although tokens change
+    meanwhile.
     """
 
-    remembers: bool = True
-    is_exact: bool = False
+    remembers: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
 
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
         """Refuses canvases without blocks, guidance, and random orders."""
@@ -72,6 +99,27 @@ class RenewedPerBlock(CachePolicy):
             return f"unmasking must be an order that asks the model with cache={options.cache}, not {options.unmasking}"
         return None
 
+    def is_wide(self, block: "Block", n_passes: int, *, stores: bool) -> bool:
+        """A block's first pass, which renews the keys and values of all columns."""
+        return n_passes == 0
+
+    def columns(self, reach: Reach, *, is_wide: bool) -> tuple[int, int]:
+        """All, then the block and the columns after it."""
+        return (0 if is_wide else reach.start), reach.limit
+
+
+class Dual(Prefix):
+    """Fast-dLLM's dual cache, which keeps the columns after the block, too."""
+
+    runs_blocks: ClassVar[bool] = True
+
+    def columns(self, reach: Reach, *, is_wide: bool) -> tuple[int, int]:
+        """All, then the block alone."""
+        return (0, reach.limit) if is_wide else (reach.start, reach.stop)
+
+
+CACHES: dict[str, Cache] = {"dual": Dual(), "exact": Exact(), "none": Cache(), "prefix": Prefix()}
+
 
 def cache_name(attention: "AttentionPattern", options: "DecodingOptions") -> str:
     """The name of the cache in effect: `auto` is `exact` under block-causal attention, and else `none`."""
@@ -80,12 +128,6 @@ def cache_name(attention: "AttentionPattern", options: "DecodingOptions") -> str
     return options.cache
 
 
-def cache_policy(attention: "AttentionPattern", options: "DecodingOptions") -> CachePolicy:
+def cache_of(attention: "AttentionPattern", options: "DecodingOptions") -> Cache:
     """The cache in effect."""
-    return CACHES.get(cache_name(attention, options))
-
-
-register(name="none", cache=CachePolicy(remembers=False, is_exact=True))
-register(name="exact", cache=Exact())
-register(name="prefix", cache=RenewedPerBlock(runs_rest=True))
-register(name="dual", cache=RenewedPerBlock())
+    return CACHES[cache_name(attention, options)]

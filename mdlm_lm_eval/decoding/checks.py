@@ -1,6 +1,6 @@
 """Checks whether a model can serve decoding options, before anything expensive starts."""
 
-from mdlm_lm_eval.decoding.caches import cache_policy
+from mdlm_lm_eval.decoding.caches import cache_of
 from mdlm_lm_eval.decoding.guests import signature_of
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError, must_be
@@ -19,7 +19,7 @@ def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edi
     if options.guest is not None:
         signature_of(options).check(options)
         return
-    sampler, cache = options.way, cache_policy(attention, options)
+    sampler, cache = options.way, cache_of(attention, options)
     if sampler.edits and not edits:
         asked_by = sampler.asked_by or "sampler"
         raise must_be(asked_by, "none for a model that does not edit", options.as_dict()[asked_by])
@@ -32,8 +32,6 @@ def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edi
             raise OptionError(reason)
     if options.append_blocks and (attention.is_block_causal or options.is_approximate or options.n_fillers):
         raise must_be("append_blocks", "false with block-causal attention, cache=prefix|dual and fillers", "true")
-    if options.batch_invariant and sampler.needs(options).views > 1:
-        raise must_be("batch_invariant", "false with drafts, which run where other rows leave room", "true")
     _check_blocks(options, attention)
 
 

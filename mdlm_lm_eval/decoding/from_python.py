@@ -19,7 +19,7 @@ from mdlm_lm_eval.decoding.canvas import (
     seed_of,
 )
 from mdlm_lm_eval.decoding.checks import check_decoding
-from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import Ending, encode_infill, prompt_ids

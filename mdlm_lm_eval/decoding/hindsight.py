@@ -4,14 +4,23 @@ A mask in the shadow has the position of its column. It sees all other columns o
 sees the canvas alone, so that one pass gives both (arXiv 2507.18578).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.candidates import slices_of
+from mdlm_lm_eval.decoding.lanes import Numbers
+from mdlm_lm_eval.decoding.passes import PlaceLogits
+from mdlm_lm_eval.decoding.readers import Asked, Reader
+from mdlm_lm_eval.decoding.windows import Window, as_tensor
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.devices import iota, to_device
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,7 @@ class Shadow:
     def of(cls, rows: Any, number: Tensor, n_before: Tensor, length: int) -> "Shadow":
         """The shadow of blocks `number` [R] with `n_before` [R] slots before them and at most `length` slots in them.
 
-        rows: `Rows`, or one row with the same `tokens`, `slot_number` and `block_of`.
+        rows: R canvases, with `tokens`, `slot_number` and `block_of` [R, T].
         """
         slot = n_before[:, None] + torch.arange(length, device=number.device)  # [R, B]
         columns = (rows.slot_number[:, None] == slot[..., None]).long().argmax(2)
@@ -35,6 +44,11 @@ class Shadow:
         n_columns = rows.tokens.shape[1]
         columns = columns.where(is_there, n_columns - 1)
         return cls(columns, rows.tokens.gather(1, columns), is_there, n_columns)
+
+    def on(self, device: torch.device) -> "Shadow":
+        """The shadow on a device; nothing waits for the copy."""
+        columns, tokens, is_there = (to_device(each, device) for each in (self.columns, self.tokens, self.is_there))
+        return Shadow(columns, tokens, is_there, self.n_columns)
 
     def wanted(self, mask_token_id: int) -> Tensor:
         """[R, B] bool, the tokens whose probability is needed: all that are no masks."""
@@ -62,3 +76,59 @@ class Shadow:
         """The shadow's `probabilities` [R, B] at the window's `columns` [R, W]; 0 at columns outside the shadow."""
         on_canvas = probabilities.new_zeros(len(columns), self.n_columns)
         return on_canvas.scatter(1, self.columns, probabilities).gather(1, columns)
+
+
+class Hindsight(PlaceLogits, Reader):
+    """Asks the model with a shadow after each canvas, and gives `View.hindsight`."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch)
+        self._shadow: Shadow | None = None  # of the pass that runs
+        self._probabilities: Tensor | None = None
+
+    def of(self, asked: Asked) -> Tensor:
+        """Logits [N, V] at the places of the canvases; those of the shadow are kept as probabilities."""
+        window, batch = asked.window, self.batch
+        shadow = self._shadow = self._shadow_of(window)
+        n_rows, width = asked.tokens.shape
+        length = shadow.columns.shape[1]
+        of_canvas = asked.at + asked.place * length
+        of_shadow = np.arange(n_rows)[:, None] * (width + length) + width + np.arange(length)
+        outputs = as_tensor(np.concatenate([of_canvas, of_shadow.ravel()]), batch.device)
+        there = shadow.on(batch.device)
+        is_real = as_tensor(window.columns < self._lengths(window), batch.device)
+        ids = as_tensor(asked.tokens, batch.device)
+        logits = there.logits(batch.denoiser, window.run, ids, is_real, outputs)
+        of_places, of_shadows = logits[: len(asked.at)], logits[len(asked.at) :]
+        for banned_id in batch.work.banned_ids:
+            of_shadows.select(1, banned_id).fill_(-torch.inf)
+        every = iota(n_rows * length, batch.device)
+        self._probabilities = there.hindsight(of_shadows, every // length, every % length)
+        return of_places
+
+    def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
+        """The shadow's probabilities."""
+        assert self._probabilities is not None
+        return {"hindsight": self._probabilities}
+
+    def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
+        """`View.hindsight`."""
+        assert self._shadow is not None
+        shadow = self._shadow
+        probabilities = torch.from_numpy(found["hindsight"]).view(shadow.columns.shape)
+        wanted = shadow.wanted(self.batch.mask_token_id)
+        return {"hindsight": shadow.onto(probabilities * wanted, torch.from_numpy(asked.window.columns))}
+
+    def _shadow_of(self, window: Window) -> Shadow:
+        lanes = window.lanes[:, 0]
+        canvases = SimpleNamespace(
+            tokens=torch.from_numpy(window.of.tokens[lanes]),
+            slot_number=torch.from_numpy(window.of.slots[lanes]),
+            block_of=torch.from_numpy(window.of.blocks[lanes]),
+        )
+        numbers, before = torch.from_numpy(window.numbers[:, 0]), torch.from_numpy(window.before[:, 0])
+        return Shadow.of(canvases, numbers, before, self.batch.most_slots)
+
+    def _lengths(self, window: Window) -> Numbers:
+        """The length [P, 1] of each canvas."""
+        return np.array([0 if row is None else len(row.canvas.token_ids) for row in window.rows])[:, None]

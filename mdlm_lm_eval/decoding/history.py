@@ -1,31 +1,69 @@
 """The changes of each mask's distribution in the last passes, for samplers that compare passes."""
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.candidates import slices_of
+from mdlm_lm_eval.decoding.lanes import Numbers
+from mdlm_lm_eval.decoding.readers import Asked, Reader
+from mdlm_lm_eval.decoding.windows import as_tensor
+from mdlm_lm_eval.model.devices import to_device
 
 _EPSILON = 1e-12  # as in arXiv 2511.05664
 
 
-class History:
-    """Distributions of R lanes' slots in the last pass, [R, N + 1, V], and their changes in H passes, [R, H, T].
+class History(Reader):
+    """Distributions of L lanes' slots in the last pass, [L, N, V], and their changes in H passes, [L, H, T].
 
-    The last slot is no row's. Both lie on the device, and are zeros for slots that no pass has predicted yet.
+    Distributions lie on the device, changes on the host; both are zeros for slots that no pass has predicted yet.
     """
 
-    def __init__(self, n_lanes: int, n_slots: int, vocabulary: int, passes: int, columns: int, device: torch.device):
-        self._before = torch.zeros(n_lanes, n_slots + 1, vocabulary, device=device)
-        self._changes = torch.zeros(n_lanes, passes, columns, device=device)
+    def __init__(
+        self,
+        n_lanes: int,
+        n_slots: int,
+        vocabulary: int,
+        passes: int,
+        columns: int,
+        device: torch.device,
+        banned_ids: Collection[int] = (),
+    ) -> None:
+        self.banned_ids = banned_ids
+        self._before = torch.zeros(n_lanes, n_slots, vocabulary, device=device)
+        self._changes = torch.zeros(n_lanes, passes, columns)
+
+    @classmethod
+    def of(cls, batch: Batch, n_lanes: int) -> "History":
+        """The history of a batch, without the tokens that are never proposed."""
+        n_slots = max(len(canvas.slots) for canvas in batch.canvases)
+        sizes = n_slots, batch.denoiser.vocab_size, batch.structure.needs.history, batch.n_columns
+        return cls(n_lanes, *sizes, batch.device, batch.work.banned_ids)
+
+    def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
+        """Remembers the distributions, and sends their divergences [N] from those before."""
+        for banned_id in self.banned_ids:
+            logits.select(1, banned_id).fill_(-torch.inf)
+        device = logits.device
+        return {"divergence": self.add(logits, as_tensor(asked.lane, device), as_tensor(asked.slot, device))}
+
+    def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
+        """`View.divergence`."""
+        now, columns = asked.onto_window(found["divergence"]), asked.window.columns
+        return {"divergence": self.divergences(torch.from_numpy(now), torch.from_numpy(columns))}
 
     def enter(self, lanes: Tensor) -> None:
-        """Forgets `lanes` [K]."""
-        self._before.index_fill_(0, lanes, 0.0)
+        """Forgets the rows that were in `lanes` [K]."""
+        self._before.index_fill_(0, to_device(lanes, self._before.device), 0.0)
         self._changes.index_fill_(0, lanes, 0.0)
 
     def keep(self, lanes: Tensor) -> None:
         """Drops all other lanes."""
-        self._before, self._changes = self._before[lanes], self._changes[lanes]
+        self._before = self._before[to_device(lanes, self._before.device)]
+        self._changes = self._changes[lanes]
 
     def add(self, logits: Tensor, row: Tensor, slots: Tensor) -> Tensor:
         """Remembers the distributions of `logits` [N, V] at `slots` [N] of `row` [N].

@@ -1,139 +1,230 @@
-"""The lanes of a batch as the host knows them: each one's canvas, its record, and its cost so far."""
+"""Lanes: the places of rows that run together. When a row leaves, the next canvas takes its lane."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.program import OVER, Field, Numbers
-from mdlm_lm_eval.decoding.rows import Rows
-from mdlm_lm_eval.decoding.run import Run
-from mdlm_lm_eval.decoding.windows import Plan
+from mdlm_lm_eval.decoding.batch import Batch
+from mdlm_lm_eval.decoding.rows import Row
+from mdlm_lm_eval.model.devices import bucket, to_device
+from mdlm_lm_eval.model.kv_cache import CanvasCache
+from mdlm_lm_eval.model.prefix_store import begin_rows, place_of
 
-Paths = Sequence[Sequence[tuple[int, int]]]  # as of `path_of`, for every canvas
-
-
-class Look(NamedTuple):
-    """The outcome of a planned pass on its way to the host; `sent` [R, N + 2] can be read once `event` is over.
-
-    sent: the tokens that the host looks at, `Rows.at`, and in halves of 32 bits `Rows.best` and the sum of tokens times
-        places, which changes with tokens that the host does not look at.
-    changes: with a trace, [3, R, T], tokens before and after the pass, and the bits of `Rows.confidence`.
-    first: with labels, [R, 3], the numbers of `FirstToken`.
-    places: [R], the row in `sent` of each lane that is still there.
-    takes_part: [R] bool, whether a lane still holds its row, and the pass was planned to run it.
-    """
-
-    number: int
-    plan: Plan
-    sent: Tensor
-    changes: Tensor | None
-    first: Tensor | None
-    event: Any
-    places: Numbers
-    takes_part: Numbers
+Numbers = npt.NDArray[Any]
+_HOST = torch.device("cpu")
+_EMPTY = {"tokens": 0, "slots": -1, "blocks": -2, "order": 0.0, "prompt": False}
 
 
-class Moved(NamedTuple):
-    """Which rows took part in a pass, [R] bool, and their records before and after it, [R, F]."""
+class OfLanes(Protocol):
+    """Something that keeps numbers for each lane between passes."""
 
-    ran: Numbers
-    before: Numbers
-    after: Numbers
+    def enter(self, lanes: Tensor) -> None:
+        """Forgets the rows that were in `lanes` [K], on the host."""
+
+    def keep(self, lanes: Tensor) -> None:
+        """Drops all other lanes."""
 
 
-@dataclass
 class Lanes:
-    """R lanes, on a GPU as they were a pass ago; the first dimension of all arrays is R.
+    """L lanes with their rows and the canvases of these, on the host; the first dimension of all arrays is the lane.
 
-    owners: the canvas that each holds, -1 for none.
-    at: the record `Rows.at` as last seen.
-    launched, n_run: the number of the row's last wide pass, and how many passes have run the row.
-    seen: [R, 2 N + 3], the last outcome that was sent of a row, without `Rows.best`.
-    idle: how many of the row's last passes left `seen` unchanged.
-    costs: [R, 3], passes, steps and tokens of `RowCost`.
-    n_read, n_returned: how many tokens the caller was asked about, and how many are returned.
-    beyond_answer: [R, N + 2] bool, the places after the tokens that are returned.
-    shown_blocks: [R, N + 2], blocks of the tokens that the host sees.
-    tables, paths: the rows' programs, and as of `path_of` their records if the plans alone decide.
+    rows: the row in each lane, None if it is empty.
+    cache: keys and values of all lanes, under guidance followed by those of the unconditional canvases.
+    tokens: [L, T].
+    slots, blocks: [L, T], a slot's number (-1 elsewhere) and its block's (-2 elsewhere).
+    order: [L, T] float32 in [0, 1), for rules that draw an order.
+    prompt: [L, T] bool, the tokens that guidance masks.
     """
 
-    owners: Numbers
-    at: Numbers
-    launched: Numbers
-    n_run: Numbers
-    seen: Numbers
-    idle: Numbers
-    costs: Numbers
-    n_read: Numbers
-    n_returned: Numbers
-    beyond_answer: Numbers
-    shown_blocks: Numbers
-    tables: Numbers
-    paths: Numbers
+    def __init__(self, batch: Batch, n: int) -> None:
+        self.batch, shape = batch, (n, batch.n_columns)
+        self.rows: list[Row | None] = [None] * n
+        self.cache: CanvasCache | None = None
+        if batch.structure.cache.remembers:
+            n_layers = batch.denoiser.model.config.num_hidden_layers
+            self.cache = CanvasCache(n_layers, batch.n_columns, 2 * n if batch.is_guided else n)
+        self.tokens = np.zeros(shape, int)
+        self.slots = np.full(shape, -1)
+        self.blocks = np.full(shape, -2)
+        self.order = np.zeros(shape, np.float32)
+        self.prompt = np.zeros(shape, bool)
 
-    @classmethod
-    def empty(cls, n: int, run: Run, longest_path: int) -> Self:
-        """`n` lanes that hold no canvas."""
-        seen = n, run.n_shown + 2
-        return cls(
-            owners=np.full(n, -1),
-            at=np.full(n, -1),
-            launched=np.full(n, -1),
-            n_run=np.zeros(n, int),
-            seen=np.full((n, 2 * run.n_shown + 3), -1, np.int32),
-            idle=np.zeros(n, int),
-            costs=np.zeros((n, 3), int),
-            n_read=np.zeros(n, int),
-            n_returned=np.zeros(n, int),
-            beyond_answer=np.ones(seen, bool),
-            shown_blocks=np.full(seen, -2),
-            tables=np.tile(OVER, (n, run.n_records + 1, 1)),
-            paths=np.full((n, longest_path + 1, 2), -1),
-        )
+    def __len__(self) -> int:
+        return len(self.rows)
 
-    def of(self, kept: Numbers) -> Self:
-        """Copies of some lanes."""
-        return type(self)(*(getattr(self, field.name)[kept] for field in fields(self)))
+    @property
+    def free(self) -> list[int]:
+        """The lanes without a row."""
+        return [lane for lane, row in enumerate(self.rows) if row is None]
 
-    def records_at(self, at: Numbers) -> Numbers:
-        """The records [R, F] of these numbers [R]."""
-        records: Numbers = self.tables[np.arange(len(at)), at]
-        return records
+    def begin(self, lanes: Sequence[int], rows: Sequence[Row]) -> None:
+        """Writes rows as they begin, with their shared prefixes."""
+        for lane, row in zip(lanes, rows, strict=True):
+            self._begin(lane, row)
+        if self.cache is not None and self.batch.shares_prefixes:
+            begin_rows(self.cache, [row.canvas.prefix for row in rows], lanes)
 
-    def enter(self, taken: Numbers, indices: Sequence[int], rows: Rows, paths: Paths, *, is_prompt_run: bool) -> None:
-        """Enters canvases `indices` into the lanes `taken`, with their `rows` on the host as they begin."""
-        self.owners[taken] = indices
-        self.launched[taken] = self.seen[taken] = -1
-        self.n_run[taken] = self.idle[taken] = self.costs[taken] = self.n_read[taken] = 0
-        self.tables[taken] = rows.records.numpy()
-        self.at[taken] = 0
-        self.n_returned[taken] = n_returned = rows.facts[:, 3].numpy()
-        self.beyond_answer[taken] = np.arange(self.beyond_answer.shape[1]) >= n_returned[:, None]
-        self.shown_blocks[taken, :-2] = rows.block_of.gather(1, rows.shown).numpy()
-        self.paths[taken] = -1
-        if paths:
-            for lane, index in zip(taken, indices, strict=True):
-                self.paths[lane, : len(paths[index])] = paths[index]
-        if is_prompt_run:
-            prompts = self.tables[taken, 0]
-            self.at[taken], self.n_run[taken] = prompts[:, Field.WIDE_DONE], 1
-            self.costs[taken] = prompts[:, Field.PASSES :]
+    def _begin(self, lane: int, row: Row) -> None:
+        """Writes a row as it begins. Its canvas's seed draws its random order."""
+        canvas, slots = row.canvas, list(row.canvas.slots)
+        self.rows[lane], row.lane = row, lane
+        for name, value in _EMPTY.items():
+            getattr(self, name)[lane] = value
+        self.tokens[lane] = self.batch.denoiser.pad_token_id
+        self.tokens[lane, : len(canvas.token_ids)] = canvas.token_ids
+        self.slots[lane, slots] = np.arange(len(slots))
+        for number, block in enumerate(row.plan.blocks):
+            self.blocks[lane, list(block.slots)] = number
+        self.prompt[lane, : canvas.prompt_length] = True
+        self.prompt[lane, slots] = False
+        generator = torch.Generator().manual_seed(canvas.seed)
+        self.order[lane, slots] = torch.rand(len(slots), generator=generator).numpy()
 
-    def leave(self, empty: Numbers) -> None:
-        """Empties lanes that no canvas waits for."""
-        self.owners[empty] = self.at[empty] = self.paths[empty] = -1
+    def take(self, lanes: Sequence[int], others: "Lanes", rows: Sequence[Row]) -> None:
+        """Takes over rows from other lanes, with the keys and values of those whose prompts have been run."""
+        has_run = [row.cost.forward_passes > 0 for row in rows]
+        if any(has_run):
+            assert self.cache is not None
+            assert others.cache is not None
+            own = self.in_cache(list(itertools.compress(lanes, has_run)))
+            theirs = others.in_cache([row.lane for row in itertools.compress(rows, has_run)])
+            self.cache.take(own, others.cache, theirs)
+        for lane, row in zip(lanes, rows, strict=True):
+            for name in _EMPTY:
+                getattr(self, name)[lane] = getattr(others, name)[row.lane]
+            others.rows[row.lane] = None
+            self.rows[lane], row.lane = row, lane
 
-    def move(self, look: Look, at: Numbers, seen: Numbers) -> Moved:
-        """Updates the lanes after a pass, which left rows at records `at` [R] with the outcome `seen` [R, 2 N + 3]."""
-        before = self.records_at(self.at)
-        ran = look.takes_part & (before[:, Field.WIDE if look.plan.is_wide else Field.BLOCK] >= 0)
-        self.costs += before[:, Field.PASSES :] * ran[:, None] * [1, 1, look.plan.views]
-        moved = look.takes_part & (at != self.at)
-        is_same = (seen == self.seen).all(1)
-        self.idle = np.where(ran & is_same, self.idle + 1, self.idle * ~ran)
-        self.seen = np.where(ran[:, None], seen, self.seen)
-        self.at = np.where(moved, at, self.at)
-        return Moved(ran, before, self.records_at(self.at))
+    def keep(self, lanes: Sequence[int]) -> None:
+        """Drops all other lanes."""
+        if self.cache is not None:
+            self.cache.keep(self.in_cache(lanes))
+        self.rows = [self.rows[lane] for lane in lanes]
+        for name in _EMPTY:
+            setattr(self, name, getattr(self, name)[list(lanes)])
+        for lane, row in enumerate(self.rows):
+            if row is not None:
+                row.lane = lane
+
+    def in_cache(self, lanes: Sequence[int]) -> Tensor:
+        """The places of lanes in the cache, on the device; under guidance followed by the unconditional ones'."""
+        own = torch.tensor(lanes, dtype=torch.long)
+        own = torch.cat([own, own + len(self)]) if self.batch.is_guided else own
+        return to_device(own, self.batch.device)
+
+
+class SamplerState:
+    """The sampler's own tensors [L, ...] by name, on the host."""
+
+    def __init__(self, batch: Batch, n: int) -> None:
+        self.batch = batch
+        self.tensors = self._new(n)
+
+    def _new(self, n: int) -> dict[str, Tensor]:
+        return self.batch.structure.sampler.state(n, self.batch.n_columns, _HOST)
+
+    def write(self, lanes: Numbers, state: Mapping[str, Tensor], places: Sequence[int]) -> None:
+        """Keeps the tensors of the window's `places` [K] as those of `lanes` [K]."""
+        for name, each in state.items():
+            self.tensors[name][torch.from_numpy(lanes)] = each[places]
+
+    def enter(self, lanes: Tensor) -> None:
+        """Sets the tensors of `lanes` [K] as they are before the first pass."""
+        for name, fresh in self._new(len(lanes)).items():
+            self.tensors[name][lanes] = fresh
+
+    def keep(self, lanes: Tensor) -> None:
+        """Drops all other lanes."""
+        self.tensors = {name: each[lanes] for name, each in self.tensors.items()}
+
+
+class Queue:
+    """The canvases that wait for a lane.
+
+    If prompts are run by themselves, those of waiting canvases are run ahead, many in one pass, so that lanes do not
+    wait for the prompt of each row that enters.
+
+    of_lanes: what else belongs to lanes. begun: called after rows have entered lanes. run_prompts: runs a pass over
+        the prompts of rows in lanes.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        lanes: Lanes,
+        of_lanes: Sequence[OfLanes],
+        begun: Callable[[Lanes, Sequence[Row]], None],
+        run_prompts: Callable[[Lanes, Sequence[Row]], None],
+    ) -> None:
+        self.batch, self.lanes, self.of_lanes = batch, lanes, of_lanes
+        self._begun, self._run_prompts = begun, run_prompts
+        structure, canvases = batch.structure, batch.canvases
+        order: Sequence[int] = range(len(canvases))
+        if structure.cache.stores_blocks:
+            # Canvases with the same prefix follow each other, those with the most masks first.
+            order = sorted(order, key=lambda n: place_of(canvases[n].prefix, len(canvases[n].slots)))
+        self._waiting = (Row.of(n, canvases[n], batch.plans[n], structure) for n in order)
+        self._ahead: Lanes | None = None
+        self._ready: list[Row] = []  # rows of `_ahead`
+        if structure.cache.stores_blocks and not structure.predicts_next:
+            n = len(lanes)
+            self._ahead = Lanes(batch, max(1, n // 2) if batch.on_gpu else n // 2 + 1)
+
+    def fill(self) -> None:
+        """Fills empty lanes with the first rows."""
+        self._enter(self.lanes.free, self._next(len(self.lanes.free)))
+
+    def refill(self) -> None:
+        """Fills empty lanes with the next rows; drops lanes for which there are none."""
+        free = self.lanes.free
+        while free:
+            rows = self._next(len(free)) if self._ahead is None else self._next_ready(self._ahead, len(free))
+            if not rows:
+                self._drop(len(self.lanes) - len(free))
+                return
+            if self._ahead is None:
+                self._enter(free, rows)
+            else:
+                self.lanes.take(free[: len(rows)], self._ahead, rows)
+                self._begin_others(free[: len(rows)])
+            free = free[len(rows) :]
+
+    def _next(self, n: int) -> list[Row]:
+        return list(itertools.islice(self._waiting, n))
+
+    def _next_ready(self, ahead: Lanes, n: int) -> list[Row]:
+        """The next rows, at most `n`, after the prompts of about half as many rows as lanes have run in one pass."""
+        if not self._ready:
+            self._ready = self._next(len(ahead))
+            ahead.begin(range(len(self._ready)), self._ready)
+            self._begun(ahead, self._ready)
+            if prompts := [row for row in self._ready if row.is_wide]:
+                self._run_prompts(ahead, prompts)
+        rows, self._ready = self._ready[:n], self._ready[n:]
+        return rows
+
+    def _enter(self, free: Sequence[int], rows: Sequence[Row]) -> None:
+        taken = free[: len(rows)]
+        self.lanes.begin(taken, rows)
+        self._begun(self.lanes, rows)
+        self._begin_others(taken)
+
+    def _begin_others(self, taken: Sequence[int]) -> None:
+        for each in self.of_lanes:
+            each.enter(torch.tensor(taken, dtype=torch.long))
+
+    def _drop(self, n_rows: int) -> None:
+        """Drops empty lanes, on a GPU only some of them, so that graphs meet few numbers of rows."""
+        size = min(len(self.lanes), bucket(n_rows, self.batch.device)) if n_rows else 0
+        if size == len(self.lanes):
+            return
+        kept = [lane for lane, row in enumerate(self.lanes.rows) if row is not None]
+        kept += self.lanes.free[: size - len(kept)]
+        self.lanes.keep(kept)
+        for each in self.of_lanes:
+            each.keep(torch.tensor(kept, dtype=torch.long))

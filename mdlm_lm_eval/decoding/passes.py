@@ -1,302 +1,246 @@
-"""One pass over rows: masks are found, the model is asked, the sampler chooses, the rows change and move on.
+"""One pass over a window: the model is asked, tokens are proposed, and the sampler chooses.
 
-`run_pass` is the whole of it, one stage after the other. No stage depends on which sampler is used.
+The model runs and tokens are proposed on the device. One packed copy brings the proposals to the host, and is all that
+the host waits for. There the sampler chooses. No stage depends on which sampler is used.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.candidates import Proposals, WhereMasked, uniform_numbers
-from mdlm_lm_eval.decoding.drafts import drafted
-from mdlm_lm_eval.decoding.hindsight import Shadow
-from mdlm_lm_eval.decoding.history import History
-from mdlm_lm_eval.decoding.next_token import NextTokenLogits
-from mdlm_lm_eval.decoding.places import Places
-from mdlm_lm_eval.decoding.program import Field, Kind
-from mdlm_lm_eval.decoding.rows import Rows
-from mdlm_lm_eval.decoding.run import Run
-from mdlm_lm_eval.decoding.sampler import Answer, Choice, View
-from mdlm_lm_eval.decoding.windows import Plan, Window
-from mdlm_lm_eval.model.devices import iota, up_to_positions
+from mdlm_lm_eval.decoding.batch import Batch
+from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, uniform_numbers
+from mdlm_lm_eval.decoding.lanes import Numbers, SamplerState
+from mdlm_lm_eval.decoding.readers import Asked, Reader
+from mdlm_lm_eval.decoding.rows import Row
+from mdlm_lm_eval.decoding.sampler import Answer, Choice, Step, View
+from mdlm_lm_eval.decoding.windows import Window, as_tensor
+from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
+from mdlm_lm_eval.model.devices import positions_of, to_device
+from mdlm_lm_eval.registry import UNMASKING
 
 
-@dataclass
-class Memory:
-    """State of all lanes that passes leave for later ones, beside the rows."""
+class Outcome(NamedTuple):
+    """A pass on the host: the tokens before and after it [P, C], and their probabilities, for a trace.
 
-    next_token: NextTokenLogits
-    history: History | None
-
-
-def run_pass(run: Run, rows: Rows, plan: Plan, window: Window, memory: Memory, n_wanted: int | None) -> None:
-    """One pass of the model over `rows`, and the changes of these that follow from it.
-
-    `n_wanted`: on a GPU, the most logits that the pass needs; None for all places.
+    state: the sampler's tensors after the pass, [P, ...] by name.
     """
-    tokens = rows.tokens.gather(1, window.columns)  # [R, G]
-    one = _Pass(run, rows, plan, window, tokens, n_wanted)
-    shadow: Shadow | None = None
-    if run.needs.hindsight:
-        shadow = Shadow.of(rows, window.number, window.record[:, Field.BEFORE], run.longest_block)
-    places = Places(one.wanted(shadow), n_wanted, on_gpu=run.on_gpu)
-    logits = one.logits(places, shadow)
-    if run.predicts_next and not run.fills_next:
-        lanes = plan.rows if plan.views == 1 else plan.cache_rows
-        memory.next_token.exchange(logits, places, lanes, window.asked, window.number > 0)
-    first = one.first_tokens(logits, places)
-    columns, where = one.where(places)
-    if run.thinking is not None and columns is not None:
-        run.thinking.raise_logits(logits, places.row, columns, rows, window.number, run.denoiser.mask_token_id)
-    proposals = run.proposer.propose(logits, where)
-    divergence = beliefs = None
-    if shadow is not None:
-        of_shadow = shadow.hindsight(logits, places.row, places.offset - tokens.shape[1])
-        beliefs = shadow.onto(places.spread(of_shadow)[:, tokens.shape[1] :], window.columns)
-    if memory.history is not None and (slots := where.slot_numbers) is not None:
-        slots = slots if places.inside is None else slots.where(places.inside, run.n_slots)
-        now = places.spread(memory.history.add(logits, places.row, slots))
-        divergence = memory.history.divergences(now, window.columns)
-    view = one.view(places, proposals, beliefs, divergence)
-    choice = run.sampler.choose(view, run.options)
-    new = choice.tokens_after(view, run.denoiser.mask_token_id)
-    one.write(view, choice, new)
-    if first is not None:  # the numbers of the last pass that wrote the slot are kept
-        found, is_first = first
-        rows.first = found.where((choice.written & is_first).any(1, keepdim=True), rows.first)
-    one.move_on(new)
+
+    before: Numbers
+    after: Numbers
+    confidence: Numbers
+    state: Mapping[str, Tensor]
 
 
-def most_wanted(run: Run, plan: Plan, n_rows: int, masks: int | None) -> int | None:
-    """The most logits that a pass needs on a GPU, which is not asked for their exact number; None for all places.
+class PlaceLogits:
+    """Asks the model for logits at the places of a pass."""
 
-    `masks` is the number of masks in the rows that take part; None if it is not known.
-    """
-    if run.is_causal and plan.is_wide:
-        return n_rows if run.predicts_next else 0
-    if run.is_cached and not (plan.is_wide or run.runs_later):
-        return None
-    if masks is not None and (run.is_whole or not run.shift):
-        return up_to_positions(masks)
-    of_row = run.n_slots if run.needs.earlier_blocks or run.runs_later else run.longest_block
-    if run.needs.history:  # the next block, too
-        of_row += run.longest_block
-    places = plan.width
-    if run.needs.hindsight:  # the filled tokens, whose own places may be asked for as well
-        of_row += run.longest_block * run.needs.proposals_for_filled
-        places += run.longest_block
-    return min(n_rows * places, up_to_positions(n_rows * of_row))
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
 
-
-@dataclass(frozen=True)
-class _Pass:
-    """The data that all stages of a pass read. tokens: [R, G], those of the window. n_wanted: as in `run_pass`."""
-
-    run: Run
-    rows: Rows
-    plan: Plan
-    window: Window
-    tokens: Tensor
-    n_wanted: int | None
-
-    @cached_property
-    def masks(self) -> Tensor:
-        """The masks [R, G] bool."""
-        return self.tokens == self.window.expected
-
-    @cached_property
-    def fillable(self) -> Tensor:
-        """Masks [R, G] bool that this pass may fill: with small blocks, those of the first one that holds masks."""
-        run, masks, part = self.run, self.masks, self.window.part
-        if run.options.small_block_length is not None and part is not None:
-            part = part.where(masks, run.n_columns)
-            return masks & (part == part.amin(1, keepdim=True))
-        if self.plan.is_wide and not run.is_causal and run.shift:
-            return masks & (masks.cumsum(1) == 1)  # no later window holds the logits of the first mask
-        return masks
-
-    @cached_property
-    def others(self) -> Tensor | None:
-        """Places without a mask whose logits may be needed, [R, G] bool; None if nothing reads them.
-
-        They are filled tokens, and the place after a finished block.
-        """
-        reads_next = self.run.predicts_next and (self.n_wanted is not None or not self.run.on_gpu)
-        return self.window.asked & ~self.masks if self.run.needs.filled or reads_next else None
-
-    def wanted(self, shadow: Shadow | None) -> Tensor:
-        """Places whose logits the pass needs, [R, G] bool, or [R, G + B] with a shadow.
-
-        On a GPU, narrow passes compute the logits of all places anyway.
-        """
-        run, window, wanted = self.run, self.window, self.fillable
-        reads_others = run.predicts_next or run.needs.proposals_for_filled
-        is_asked = self.n_wanted is not None or not run.on_gpu or (run.predicts_next and not run.fills_next)
-        if self.others is not None and reads_others and is_asked:
-            wanted = wanted | self.others
-        if run.needs.history:  # the next block's first pass is compared with this one
-            of_next = self.rows.block_of.gather(1, window.columns) == window.number[:, None] + 1
-            wanted = wanted | (of_next & (window.number >= 0)[:, None])
-        if shadow is not None:
-            wanted = torch.cat([wanted, shadow.wanted(run.denoiser.mask_token_id)], 1)
-        return wanted
-
-    def logits(self, places: Places, shadow: Shadow | None) -> Tensor:
-        """Logits [N, V] at the places."""
-        run, rows, plan, window = self.run, self.rows, self.plan, self.window
-        options, tokens, positions = run.options, self.tokens, places.outputs(window.outputs)
-        if shadow is not None:
-            is_real = window.columns < rows.facts[:, :1]
-            return shadow.logits(run.denoiser, window.columns, tokens, is_real, positions)
-        if run.is_cached and not (run.runs_blocks or plan.is_wide):
-            ids = rows.tokens.gather(1, window.run)
-        else:
-            ids = tokens[:, 1:] if run.predicts_next else tokens
-        prompt = rows.prompt.gather(1, window.run) if options.cfg_scale > 0.0 else None
-        if run.is_whole:
-            assert positions is not None
-            return run.denoiser.logits(
+    def of(self, asked: Asked) -> Tensor:
+        """Logits [N, V]."""
+        batch, window, n = self.batch, asked.window, len(asked.at)
+        of_run = slice(int(batch.structure.predicts_next), None)  # the columns that the model runs
+        ids = as_tensor(asked.tokens[:, of_run], batch.device)
+        outputs = window.outputs.ravel()[asked.at]
+        if n:
+            outputs = np.pad(outputs, (0, positions_of(n, batch.device) - n), mode="edge")
+        prompt: Tensor | None = None
+        if batch.is_guided:
+            prompt = as_tensor(window.of.prompt[window.lanes, window.columns[:, of_run]], batch.device)
+        cfg_scale = batch.options.cfg_scale
+        if batch.structure.is_whole:
+            logits = batch.denoiser.logits(
                 ids,
                 None if window.sees is None else window.sees[:, 0],
-                positions,
-                cfg_scale=options.cfg_scale,
+                as_tensor(outputs, batch.device),
+                cfg_scale=cfg_scale,
                 prompt_mask=prompt,
                 is_aligned=True,
             )
-        return run.denoiser.window_logits(
+            return logits[:n]
+        logits = batch.denoiser.window_logits(
             ids,
             window.run,
             window.sees,
-            positions,
-            cache=plan.cache,
-            cache_rows=plan.cache_rows,
-            n_seen=None if plan.is_wide and not run.continues else plan.n_seen,
-            n_views=plan.views,
-            cfg_scale=options.cfg_scale,
+            as_tensor(outputs, batch.device),
+            cache=window.of.cache,
+            cache_rows=window.cache_rows,
+            n_seen=window.n_seen,
+            cfg_scale=cfg_scale,
             prompt_mask=prompt,
         )
+        return logits[:n]
 
-    def first_tokens(self, logits: Tensor, places: Places) -> tuple[Tensor, Tensor] | None:
-        """The numbers of `FirstToken` [R, 3], before tokens are banned, and which places [R, G] are first slots.
 
-        None without labels. If a row's first slot is not among the places, its numbers are those of another place.
-        """
-        labels = self.run.label_ids
-        if labels is None or not len(logits):
+class Passes:
+    """Runs passes. `fixed` is a token that no sampler may change once it is written, if there is one."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        logits: PlaceLogits,
+        readers: Sequence[Reader],
+        state: SamplerState,
+        token_frequencies: Tensor | None,
+        fixed: int | None,
+    ) -> None:
+        self.batch, self.logits, self.readers, self.state, self.fixed = batch, logits, readers, state, fixed
+        options, self.needs = batch.options, batch.structure.needs
+        rule, is_drawn = UNMASKING.get(options.unmasking), batch.options.temperature > 0.0
+        self.reads_places = rule.reads_places or rule.is_random or is_drawn
+        self.views_confidence = self.needs.confidence or options.is_parallel
+        self.views_entropy = self.needs.entropy or options.entropy_bound is not None
+        # A rule that reads places may compute no NaN from logits that are not finite; confidences do.
+        needs_confidence = self.views_confidence or rule.reads_places or is_drawn or options.trace
+        self.proposer = Proposer(
+            options,
+            batch.work.banned_ids,
+            batch.end_ids,
+            token_frequencies,
+            needs_confidence=needs_confidence,
+            needs_entropy=self.views_entropy,
+        )
+        self.ends = torch.tensor(sorted(batch.end_ids), dtype=torch.long)
+
+    def run(self, window: Window) -> Outcome | None:
+        """Runs a pass; None if it has nothing to choose. Raises NonFiniteLogitsError."""
+        asked = self._asked(window)
+        logits = self.logits.of(asked)
+        if not len(asked.at) and not window.own.any():
             return None
-        is_first = self.rows.slot_number.gather(1, self.window.columns) == 0
-        place = is_first.to(torch.uint8).argmax(1) + iota(len(is_first), logits.device) * places.wanted.shape[1]
-        if places.at is not None:
-            place = torch.searchsorted(places.at, place).clamp(max=len(places.at) - 1)
-        logits = logits[place]  # [R, V]
-        entropy = torch.special.entr(logits.float().softmax(-1)).sum(-1)
-        label = labels[logits[:, labels].argmax(-1)]
-        return torch.stack([logits.argmax(-1).float(), label.float(), entropy], 1), is_first
+        sent: dict[str, Tensor] = {}
+        for reader in self.readers:
+            sent |= reader.read(logits, asked)
+        proposals = self.proposer.propose(logits, self._where(asked))
+        found = _on_host({**proposals._asdict(), **sent})
+        confidence = asked.onto_window(found["confidence"])
+        self._check(asked, confidence)
+        view = self._view(asked, found)
+        choice = self.batch.structure.sampler.choose(view, self.batch.options)
+        after = choice.tokens_after(view, self.batch.mask_token_id).numpy()
+        for reader in self.readers:
+            reader.after(found, asked, choice.written)
+        return Outcome(asked.tokens, after, _of_written(confidence, view, choice, after), choice.state)
 
-    def where(self, places: Places) -> tuple[Tensor | None, WhereMasked]:
-        """The column of each place [N], and the facts that rules and draws read of it.
+    def _asked(self, window: Window) -> Asked:
+        """The places at which the model is asked."""
+        needs, tokens = self.needs, window.of.tokens[window.lanes, window.columns]
+        is_mask = tokens == self.batch.mask_token_id
+        masks, filled = self._fillable(window, window.own & is_mask), window.own & ~is_mask
+        wanted = masks | filled if needs.proposals_for_filled else masks.copy()
+        if window.is_next.any():
+            filled[:, 0] = False
+            wanted[:, 0] |= window.is_next
+        if needs.history:  # the next block's first pass is compared with this one
+            wanted |= (window.blocks == window.numbers + 1) & (window.numbers >= 0)
+        if self.fixed is not None:
+            filled &= tokens != self.fixed
+        return Asked(window, tokens, masks, filled, np.flatnonzero(wanted))
 
-        (None, no facts) if neither reads any.
-        """
-        run, rows, window = self.run, self.rows, self.window
-        if not run.needs_places:
-            return None, WhereMasked()
-        columns = window.columns[places.row, places.offset.clamp(max=window.columns.shape[1] - 1)]
-        if run.predicts_next:
-            last = (window.record[:, Field.STOP] - 1).clamp(min=0)[places.row]
-            columns = columns.where(places.offset > 0, last)
-        slots = rows.slot_number[places.row, columns]
-        is_drawn = run.options.temperature > 0.0
-        return columns, WhereMasked(
-            slots,
-            slots - window.record[places.row, Field.BEFORE],
-            rows.random_numbers[places.row, columns] if run.is_random else None,
-            uniform_numbers(rows.facts[places.row, 2], rows.steps[places.row], slots) if is_drawn else None,
+    def _fillable(self, window: Window, masks: Numbers) -> Numbers:
+        """Masks [P, C] that the pass may fill: with small blocks, those of the first one that holds masks."""
+        if (small := self.batch.options.small_block_length) is not None:
+            part = np.where(masks, (window.columns - window.starts) // small, self.batch.n_columns)
+            return masks & (part == part.min(1, keepdims=True))
+        if window.is_wide and self.batch.structure.shift:
+            return masks & (masks.cumsum(1) == 1)  # no later window holds the logits of the first mask
+        return masks
+
+    def _where(self, asked: Asked) -> WhereMasked:
+        """The facts of places that rules and draws read."""
+        if not self.reads_places:
+            return WhereMasked()
+        window, device, columns = asked.window, self.batch.device, asked.window.columns.ravel()[asked.at]
+        if self.batch.structure.predicts_next:  # the token after a block is drawn with the number of the slot before it
+            stops = np.array([1 if row is None else row.span.limit for row in window.rows])
+            columns = np.where(asked.offset == 0, stops[asked.place] - 1, columns)
+        slots = window.of.slots[asked.lane, columns]
+        uniform: Tensor | None = None
+        if self.batch.options.temperature > 0.0:
+            seeds = np.array([0 if row is None else row.canvas.seed for row in window.rows])[asked.place]
+            steps = np.array([0 if row is None else row.cost.steps for row in window.rows])[asked.place]
+            numbers = uniform_numbers(torch.from_numpy(seeds), torch.from_numpy(steps), torch.from_numpy(slots))
+            uniform = to_device(numbers, device)
+        return WhereMasked(
+            slot_numbers=as_tensor(slots, device),
+            block_offsets=as_tensor(slots - window.before[asked.place, 0], device),
+            random_numbers=as_tensor(window.of.order[asked.lane, columns], device),
+            uniform=uniform,
         )
 
-    def view(self, places: Places, proposals: Proposals, beliefs: Tensor | None, divergence: Tensor | None) -> View:
-        """The pass as the sampler sees it, with the `hindsight` and the `divergence` that it may ask for."""
-        run, tokens, record = self.run, self.tokens, self.window.record
-        width = tokens.shape[1]
-        priority = places.spread(proposals.priority)[:, :width]
-        confidence = places.spread(proposals.confidence)[:, :width] if run.needs_confidence else priority
-        filled = self.fillable  # not read
-        if run.needs.filled and self.others is not None:
-            filled = self.others if run.thinking is None else run.thinking.spares(self.others, tokens)
-            if run.predicts_next:  # whose first place is that of the token after a finished block
-                filled[:, 0] = False
-        proposed = places.spread(proposals.tokens)[:, :width]
+    def _check(self, asked: Asked, confidence: Numbers) -> None:
+        """Raises NonFiniteLogitsError for the first row whose masks have a `confidence` [P, C] that is NaN."""
+        is_bad: Numbers = np.isnan(confidence) & asked.masks
+        for place in np.flatnonzero(is_bad.any(1)).tolist():
+            if (row := asked.window.rows[place]) is not None:
+                raise NonFiniteLogitsError(row.index)
+
+    def _view(self, asked: Asked, found: Mapping[str, Numbers]) -> View:
+        """The pass as the sampler sees it."""
+        window, lanes = asked.window, torch.from_numpy(asked.window.lanes[:, 0])
+        proposed = torch.from_numpy(asked.onto_window(found["tokens"]))
+        fields = self._steps(window.rows)
+        for name, is_asked in (("confidence", self.views_confidence), ("entropy", self.views_entropy)):
+            if is_asked:
+                fields[name] = torch.from_numpy(asked.onto_window(found[name]))
+        if self.needs.filled:
+            fields["filled"] = torch.from_numpy(asked.filled)
+        if self.needs.answer:
+            fields["answer"] = self._answer(asked, proposed)
+        for reader in self.readers:
+            fields |= reader.fields(found, asked)
         return View(
-            columns=self.window.columns,
-            tokens=tokens,
-            masks=self.fillable,
-            filled=filled,
+            columns=torch.from_numpy(window.columns),
+            tokens=torch.from_numpy(asked.tokens),
+            masks=torch.from_numpy(asked.masks),
             proposed=proposed,
-            confidence=confidence,
-            priority=priority,
-            entropy=places.spread(proposals.entropy)[:, :width] if run.proposer.needs_entropy else confidence,
-            fill=None if run.one_a_pass else record[:, Field.FILL],
-            back=record[:, Field.BACK],
-            step=record[:, Field.STEP],
-            strict=run.is_strict,
-            hindsight=beliefs,
-            divergence=divergence,
-            answer=self.answer(proposed) if run.needs.answer else None,
-            state=self.rows.state,
+            priority=torch.from_numpy(asked.onto_window(found["priority"])),
+            strict=self.batch.structure.is_strict,
+            state={name: each[lanes] for name, each in self.state.tensors.items()},
+            **fields,
         )
 
-    def answer(self, proposed: Tensor) -> Answer:
+    def _steps(self, rows: Sequence[Row | None]) -> dict[str, Any]:
+        """The planned steps in a view."""
+        fields: dict[str, Any] = {"fill": None}
+        if self.batch.one_a_pass:
+            fields["back"] = torch.zeros(len(rows), dtype=torch.long)
+        else:
+            steps = [Step(1) if row is None else row.step for row in rows]
+            fields["fill"] = torch.tensor([step.fill for step in steps])
+            fields["back"] = torch.tensor([step.back for step in steps])
+        if self.needs.step:
+            fields["step"] = torch.tensor([0 if row is None else row.at_step for row in rows])
+        return fields
+
+    def _answer(self, asked: Asked, proposed: Tensor) -> Answer:
         """`View.answer`, from all places of the window."""
-        run, rows, tokens = self.run, self.rows, self.tokens
-        slots, blocks = (of_row.gather(1, self.window.columns) for of_row in (rows.slot_number, rows.block_of))
-        first = rows.block_of.where(rows.block_of >= 0, run.n_blocks).amin(1, keepdim=True)
-        is_slot, ends, would_end = slots >= 0, torch.zeros_like(slots), torch.zeros_like(slots)
-        for end_id in run.work.end_ids:
-            ends, would_end = ends | (tokens == end_id), would_end | (proposed == end_id)
-        is_mask = is_slot & (tokens == run.denoiser.mask_token_id)
-        return Answer(slots, blocks - first, is_mask, is_slot & ends.bool(), would_end.bool())
+        slots, tokens = torch.from_numpy(asked.window.slots), torch.from_numpy(asked.tokens)
+        is_slot = slots >= 0
+        return Answer(
+            slots=slots,
+            blocks=torch.from_numpy(asked.window.blocks),
+            masks=is_slot & (tokens == self.batch.mask_token_id),
+            ends=is_slot & torch.isin(tokens, self.ends),
+            would_end=torch.isin(proposed, self.ends),
+        )
 
-    def write(self, view: View, choice: Choice, new: Tensor) -> None:
-        """Writes the rows' tokens, the sampler's state, and the numbers that the host looks at."""
-        run, rows, window = self.run, self.rows, self.window
-        # A NaN sorts as the largest priority; rules that read places may compute none from it.
-        if choice.best is None or run.needs_places:
-            rows.best = view.confidence.where(view.masks, 0).sum(1)
-        else:
-            rows.best = choice.best
-        rows.tokens.scatter_(1, window.columns, new)
-        if choice.state:
-            rows.state = dict(choice.state)
-        if rows.drafts is not None:
-            rows.drafts = drafted(view, choice, rows.tokens.shape[1])
-        if run.options.trace:
-            before = rows.confidence.gather(1, window.columns)
-            now = view.confidence if choice.tokens is None else view.confidence.where(new == view.proposed, 0.0)
-            rows.confidence.scatter_(1, window.columns, now.where(new != view.tokens, before))
 
-    def move_on(self, new: Tensor) -> None:
-        """Sets each row's next record: a row stays in its block while masks are left or an edit changed something.
+def _of_written(confidence: Numbers, view: View, choice: Choice, after: Numbers) -> Numbers:
+    """The `confidence` [P, C] of the tokens after a pass: 0 where the model did not propose them."""
+    return confidence if choice.tokens is None else confidence * (after == view.proposed.numpy())
 
-        If later blocks are run too, a row goes on to the first block that had masks before the pass. So a block that
-        the pass finished is run once more, and the keys and values of its final tokens are remembered.
-        """
-        run, rows, window, before = self.run, self.rows, self.window, self.tokens
-        record, stay = window.record, window.record[:, Field.STAY]
-        if run.runs_later:
-            blocks = rows.block_of.gather(1, window.columns)
-            stay = blocks.where(before == window.expected, run.n_blocks).amin(1)  # each has one record
-        if run.has_edits:
-            only_edits = record[:, Field.KIND, None] == Kind.EDIT
-            goes_on = ((new == before.where(only_edits, window.expected)) ^ only_edits).any(1)
-        else:
-            goes_on = (new == window.expected).any(1)
-        done = record[:, Field.WIDE_DONE if self.plan.is_wide else Field.DONE]
-        rows.at = stay.where(goes_on, done)
-        if run.options.temperature > 0.0:
-            rows.steps = rows.steps + ((window.number >= 0) & (record[:, Field.KIND] != Kind.STORE))
-        if run.thinking is not None:
-            entered = rows.records[iota(len(rows.at), run.device), rows.at]
-            is_new = (entered[:, Field.NUMBER] > record[:, Field.NUMBER]) & (window.number >= 0)
-            run.thinking.enter_blocks(rows, entered, is_new)
+
+def _on_host(values: Mapping[str, Tensor]) -> dict[str, Numbers]:
+    """Tensors as arrays of numbers on the host, by one copy; exact for integers below 2^53."""
+    if all(value.device.type == "cpu" for value in values.values()):
+        return {name: value.numpy() for name, value in values.items()}
+    sent = torch.cat([value.flatten().double() for value in values.values()]).cpu()
+    parts = sent.split([value.numel() for value in values.values()])
+    pairs = zip(values.items(), parts, strict=True)
+    return {name: part.view(value.shape).to(value.dtype).numpy() for (name, value), part in pairs}

@@ -6,11 +6,13 @@ after every pass (`tests/test_reference.py`). It has no early exit, no end of th
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.blocks import Block, Structure, blocks_of
+from mdlm_lm_eval.decoding.caches import CACHES
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, uniform_numbers
 from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
 from mdlm_lm_eval.decoding.hindsight import Shadow
@@ -18,7 +20,6 @@ from mdlm_lm_eval.decoding.history import History
 from mdlm_lm_eval.decoding.sampler import Answer, Choice, Step, View
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
-from mdlm_lm_eval.registry import CACHES
 
 
 def decode_one(
@@ -77,7 +78,7 @@ class _Row:
         self.denoiser, self.canvas, self.options, self.proposer = denoiser, canvas, options, proposer
         self.n_steps = 0
         attention = attention_in_effect(denoiser.attention, options)
-        self.structure = Structure(attention, options, CACHES.get("none"), shift=denoiser.shift)
+        self.structure = Structure(attention, options, CACHES["none"], shift=denoiser.shift)
         self.blocks, self.needs = blocks_of(canvas, self.structure), self.structure.needs
         self.tokens = torch.tensor([[*canvas.token_ids, denoiser.pad_token_id]])
         self.slot_number = torch.full_like(self.tokens, -1)
@@ -190,7 +191,7 @@ class _Row:
             return values.new_zeros(1, self.tokens.shape[1]).index_copy(1, columns, values[None])
 
         every = torch.arange(self.tokens.shape[1])[None]
-        divergence = None
+        divergence: Any = None
         if self.history is not None:
             banned = logits.float().index_fill(1, torch.tensor(sorted(self.proposer.banned_ids)), -torch.inf)
             changes = self.history.add(banned, torch.zeros_like(columns), slots)

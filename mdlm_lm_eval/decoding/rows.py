@@ -1,179 +1,219 @@
-"""The rows that are being decoded, as tensors on the model's device."""
+"""A row: a canvas that is being decoded, block by block, with the stage that it is in and its answer so far."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Self
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
 
-import numpy as np
-import torch
-from torch import Tensor
+from mdlm_lm_eval.decoding.blocks import Block, Structure, blocks_of
+from mdlm_lm_eval.decoding.caches import Reach
+from mdlm_lm_eval.decoding.canvas import Canvas, FirstToken, RowCost
+from mdlm_lm_eval.decoding.sampler import Step
+from mdlm_lm_eval.decoding.trace import Event
 
-from mdlm_lm_eval.decoding.program import OVER, Numbers
-from mdlm_lm_eval.model.devices import to_device
-
-if TYPE_CHECKING:
-    from mdlm_lm_eval.decoding.run import Run
-
-# The fields that a pass changes.
-_CHANGING = ("at", "best", "steps", "tokens", "state", "confidence", "first", "drafts")
+# A row makes no progress if this many of its passes in succession change nothing.
+MOST_IDLE = 3
+_PROMPT = -1  # the number of the text before the first block
 
 
-class Plane(IntEnum):
-    """The fields of each of a window's G places; unused places have column T - 1.
+class Stage(Enum):
+    """The purposes of a pass over a row's block."""
 
-    If a finished block predicts the next token, the first place is that of the column after the block.
+    FILL = "fill masks, and edit filled tokens"
+    EDIT = "edit a block without masks"
+    STORE = "remember the keys and values of a finished block, and of the text after it"
+
+
+class Plan(NamedTuple):
+    """The blocks with slots of canvases of one shape, numbered from 0.
+
+    prompt: the text before them, if it is run by itself.
+    steps: the planned steps of each block; the last one is repeated until no mask is left.
+    before: how many slots stand before each block, and at last the number of all.
     """
 
-    COLUMN = 0
-    EXPECTED = 1  # the mask token where the pass may fill a mask, -1 elsewhere
-    ASKED = 2  # 1 where logits are needed even without a mask
-    OUTPUT = 3  # number of the output that predicts the token, counted from the block's first one
-    PART = 4  # number of the small block
+    prompt: Block | None
+    blocks: Sequence[Block]
+    steps: Sequence[Sequence[Step]]
+    before: Sequence[int]
+
+    @classmethod
+    def of(cls, canvas: Canvas, structure: Structure) -> "Plan":
+        """The plan of a canvas. After planned steps, each pass fills at least one mask."""
+        prompt, *blocks = blocks_of(canvas, structure)
+        if prompt.slots:
+            return cls._of(None, [prompt, *blocks], structure)
+        return cls._of(prompt, blocks, structure)
+
+    @classmethod
+    def _of(cls, prompt: Block | None, blocks: Sequence[Block], structure: Structure) -> "Plan":
+        repeated = () if structure.sampler.ends_as_planned else (Step(1),)
+        steps = [(*block.steps, *repeated) for block in blocks]
+        before = [0, *itertools.accumulate(len(block.slots) for block in blocks)]
+        return cls(prompt, blocks, steps, before)
 
 
-@dataclass
-class Rows:
-    """R rows on canvases of at most T - 1 tokens; the last column is no row's. Fields that no option needs are None.
+class Span(NamedTuple):
+    """The columns first:end that a row's pass runs, which see columns before `limit`, to decode a block at `start`."""
 
-    at: [R], the record of the next pass.
-    best: [R] float32, NaN if logits of the last pass were not finite.
-    tokens: [R, T].
-    records: [R, S, F], the row's program; the last record is that of rows that are over.
-    windows: [R, 2 B + 1, 5, G], the fields of `Plane` for the windows of narrow passes; the last window is empty.
-        [R, 1, 5, 0] if there are no such passes.
-    block_of, slot_number: [R, T], the number of a slot's block (-2 elsewhere) and its number among the row's slots
-        (-1 elsewhere).
-    facts: [R, 4], each row's length, tokens of prompt, seed, and tokens that are returned.
-    shown: [R, N], columns whose tokens the host looks at, beginning with those that are returned; T - 1 after the last.
-    state: the sampler's own tensors [R, ...] by name.
-    steps: [R], denoising steps so far, if tokens are drawn.
-    random_numbers: [R, T] float32 in [0, 1), for rules that draw an order.
-    prompt: [R, T] bool, the tokens that classifier-free guidance masks.
-    first: [R, 3] float32, the numbers of `FirstToken`, with labels.
-    drafts: [R, 2, T], if passes run several views: the rank from 1 of each drafted mask (0 elsewhere), and its token.
-    confidence: [R, T] float32, with a trace: the probability of each token when it was written, 0 if no pass wrote it.
+    first: int
+    end: int
+    limit: int
+    start: int
+
+
+@dataclass(eq=False)
+class Row:
+    """A canvas that is being decoded.
+
+    number, stage: the block, and the purpose of the next pass over it.
+    span, is_wide: the columns of that pass, and whether it runs whole canvases or text.
+    n_passes, n_edits: the passes over this block so far, and those that only edited it.
+    answer: the tokens of all slots.
+    n_decided, n_asked: how many of them are final, from the left without a gap, and the caller was asked about.
+    idle: passes that changed nothing, since one that did.
     """
 
-    at: Tensor
-    best: Tensor
-    tokens: Tensor
-    records: Tensor
-    windows: Tensor
-    block_of: Tensor
-    slot_number: Tensor
-    facts: Tensor
-    shown: Tensor
-    state: dict[str, Tensor]
-    steps: Any
-    random_numbers: Any
-    prompt: Any
-    confidence: Any
-    first: Any
-    drafts: Any
+    index: int
+    canvas: Canvas
+    plan: Plan
+    structure: Structure
+    answer: list[int]
+    lane: int = -1
+    number: int = 0
+    stage: Stage = Stage.FILL
+    n_passes: int = 0
+    n_edits: int = 0
+    n_decided: int = 0
+    n_asked: int = 0
+    idle: int = 0
+    cost: RowCost = field(default_factory=RowCost)
+    first: FirstToken | None = None
+    events: list[Event] = field(default_factory=list)
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        values: dict[str, Any] = {}
-        for field in fields(self):
-            each = getattr(self, field.name)
-            if isinstance(each, dict):
-                values[field.name] = {name: change(tensor) for name, tensor in each.items()}
-            else:
-                values[field.name] = None if each is None else change(each)
-        return type(self)(**values)
+    @classmethod
+    def of(cls, index: int, canvas: Canvas, plan: Plan, structure: Structure) -> "Row":
+        """A row before its first pass, which runs its prompt if that is run by itself."""
+        row = cls(index, canvas, plan, structure, [canvas.token_ids[slot] for slot in canvas.slots])
+        if plan.prompt is not None:
+            row.number, row.stage = _PROMPT, Stage.STORE
+        row.prepare()
+        return row
 
-    def of(self, rows: Tensor | slice) -> Self:
-        """Some rows; a tensor of numbers selects copies, a slice selects views."""
-        return self._each(lambda each: each[rows])
+    @property
+    def block(self) -> Block:
+        """The block that is decoded, or the prompt."""
+        if self.number == _PROMPT:
+            assert self.plan.prompt is not None
+            return self.plan.prompt
+        return self.plan.blocks[self.number]
 
-    def to(self, device: torch.device) -> Self:
-        """The rows on another device; nothing waits for the copies."""
-        return self._each(lambda each: to_device(each, device))
+    @property
+    def is_over(self) -> bool:
+        """Whether all blocks are finished."""
+        return self.number == len(self.plan.blocks)
 
-    def put(self, rows: Tensor, others: "Rows", *, changes_only: bool = False) -> None:
-        """Overwrites rows, in all fields or with `changes_only` in those that a pass changes."""
-        for name in _CHANGING if changes_only else [field.name for field in fields(self)]:
-            own, theirs = getattr(self, name), getattr(others, name)
-            if isinstance(own, dict):
-                for key, tensor in own.items():
-                    tensor.index_copy_(0, rows, theirs[key])
-            elif own is not None:
-                own.index_copy_(0, rows, theirs)
+    @property
+    def n_closed(self) -> int:
+        """The number of finished blocks."""
+        return self.number + (self.stage is Stage.STORE)
 
+    @property
+    def n_before(self) -> int:
+        """The slots before the block."""
+        return self.plan.before[max(0, self.number)]
 
-def rows_of(run: "Run", indices: Sequence[int]) -> Rows:
-    """The rows of canvases and their programs as they begin, on the host. Each canvas's seed draws its random order."""
-    options, n, of_columns = run.options, len(indices), (len(indices), run.n_columns)
-    tokens, slot_number = np.full(of_columns, run.denoiser.pad_token_id), np.full(of_columns, -1)
-    block_of, shown = np.full(of_columns, -2), np.full((n, run.n_shown), run.n_columns - 1)
-    facts = np.zeros((n, 4), int)
-    records = np.tile(OVER, (n, run.n_records + 1, 1))
-    prompt = np.zeros(of_columns, bool) if options.cfg_scale > 0.0 else None
-    random_numbers = torch.zeros(of_columns) if run.is_random else None
-    for row, index in enumerate(indices):
-        canvas, program = run.canvases[index], run.programs[index]
-        slots = np.array(canvas.slots)
-        tokens[row, : len(canvas.token_ids)] = canvas.token_ids
-        slot_number[row, slots] = np.arange(len(slots))
-        block_of[row, program.slots] = program.numbers
-        records[row, : len(program.records)] = program.records
-        facts[row] = len(canvas.token_ids), canvas.prompt_length, canvas.seed, canvas.n_returned
-        shown[row, : len(slots)] = slots[: run.n_shown]
-        if prompt is not None:
-            prompt[row, : canvas.prompt_length] = True
-            prompt[row, slots] = False
-        if random_numbers is not None:
-            generator = torch.Generator().manual_seed(canvas.seed)
-            random_numbers[row, canvas.slots] = torch.rand(len(slots), generator=generator)
-    host = torch.device("cpu")
-    return Rows(
-        at=torch.zeros(n, dtype=torch.long),
-        best=torch.zeros(n),
-        tokens=torch.from_numpy(tokens),
-        records=torch.from_numpy(records),
-        windows=torch.from_numpy(_windows(run, indices)),
-        block_of=torch.from_numpy(block_of),
-        slot_number=torch.from_numpy(slot_number),
-        facts=torch.from_numpy(facts),
-        shown=torch.from_numpy(shown),
-        state=dict(run.sampler.state(n, run.n_columns, host)),
-        steps=torch.zeros(n, dtype=torch.long) if options.temperature > 0.0 else None,
-        random_numbers=random_numbers,
-        prompt=None if prompt is None else torch.from_numpy(prompt),
-        confidence=torch.zeros(of_columns) if options.trace else None,
-        first=None if run.label_ids is None else torch.zeros(n, 3),
-        drafts=torch.zeros(n, 2, run.n_columns, dtype=torch.long) if run.needs.views > 1 else None,
-    )
+    @property
+    def at_step(self) -> int:
+        """The number of the planned step."""
+        return min(self.n_passes, len(self.plan.steps[self.number]) - 1) if self.stage is Stage.FILL else 0
 
+    @property
+    def step(self) -> Step:
+        """The planned step."""
+        return self.plan.steps[self.number][self.at_step] if self.stage is Stage.FILL else Step(1)
 
-def _windows(run: "Run", indices: Sequence[int]) -> Numbers:
-    """`Rows.windows`, the tables of narrow passes."""
-    mask_token_id, last, next_places = run.denoiser.mask_token_id, run.n_columns - 1, int(run.predicts_next)
-    width = run.window + next_places if run.window else 0
-    windows = np.full((len(indices), 2 * run.n_blocks + 1 if width else 1, len(Plane), width), -1)
-    windows[:, :, Plane.COLUMN], windows[:, :, Plane.ASKED] = last, 0
-    windows[:, :, Plane.OUTPUT, next_places:] = (np.arange(run.window) - run.shift).clip(min=0)
-    if not width:
-        return windows
-    for row, index in enumerate(indices):
-        canvas, program = run.canvases[index], run.programs[index]
-        starts, stops = program.bounds.T
-        narrow, numbers = program.is_narrow.nonzero()[0], program.numbers
-        of_blocks = windows[row, : 2 * len(starts)].reshape(-1, 2, len(Plane), width)  # [B, 2, 5, G]
-        columns = starts[narrow, None] + np.arange(run.window)
-        columns = np.where(columns < stops[narrow, None], columns, last)
-        of_blocks[narrow, :, Plane.COLUMN, next_places:] = columns[:, None]
-        places = program.slots - starts[numbers] + next_places
-        of_blocks[numbers, 0, Plane.EXPECTED, places] = mask_token_id
-        of_blocks[numbers, 0, Plane.ASKED, places] = run.needs.filled
-        parts = np.arange(-next_places, run.window) // (run.options.small_block_length or run.window)
-        of_blocks[narrow, 0, Plane.PART] = parts
-        if not run.predicts_next:
-            continue
-        of_blocks[narrow, 1, Plane.ASKED, 0] = 1
-        of_blocks[narrow, :, Plane.OUTPUT, 0] = (stops - starts - 1)[narrow, None]
-        if run.fills_next:
-            fills = narrow[np.isin(stops[narrow], np.array(canvas.slots))]
-            of_blocks[fills, 1, Plane.COLUMN, 0] = stops[fills]
-            of_blocks[fills, 1, Plane.EXPECTED, 0] = mask_token_id
-    return windows
+    def prepare(self) -> None:
+        """Sets the columns of the next pass."""
+        structure, block, length = self.structure, self.block, len(self.canvas.token_ids)
+        stores, runs_later = self.stage is Stage.STORE, structure.runs_later and bool(block.slots)
+        stop = block.end if stores else block.stop
+        limit = stop if structure.is_cut and not runs_later else length
+        # The output of the column before a block predicts the block's first token, if logits are shifted.
+        start = max(0, block.start - structure.shift) if runs_later else block.start
+        self.is_wide = structure.cache.is_wide(block, self.n_passes, stores=stores)
+        first, end = structure.cache.columns(Reach(start, stop, limit), is_wide=self.is_wide)
+        self.span = Span(first, end, limit, start)
+
+    def move_on(self, *, changed: bool, has_masks: bool, first_open: int) -> bool:
+        """Goes on after a pass; whether the next one runs other columns, or is of another stage.
+
+        `has_masks` tells whether masks are left where the pass could fill them, and `first_open` which was the first
+        block that held masks before it. A block that a pass over later blocks has finished is run once more with them:
+        so the keys and values of its final tokens are remembered.
+        """
+        before, was_wide, structure = (self.number, self.stage), self.is_wide, self.structure
+        is_idle = not changed and not structure.sampler.ends_as_planned and self.step.fill > 0
+        self.n_passes += 1
+        if self.stage is Stage.STORE:
+            self._enter_next_block()
+        elif self.stage is Stage.EDIT:
+            self.n_edits += 1
+            if not changed or self.n_edits == structure.n_edits:
+                self._finish_block(ran_final_tokens=not changed)
+        elif structure.runs_later:
+            self.number = first_open if has_masks else len(self.plan.blocks)
+        elif structure.sampler.ends_as_planned:
+            if self.n_passes == len(self.block.steps):
+                self._finish_block()
+        elif not has_masks:
+            self._finish_filling()
+        has_moved = was_wide or (self.number, self.stage) != before
+        self.idle = self.idle + 1 if is_idle and not has_moved else 0
+        if has_moved and not self.is_over:
+            self.prepare()
+        return has_moved
+
+    def _finish_filling(self) -> None:
+        """Goes on from a block's last mask to passes that only edit, or to the next block."""
+        if self.structure.n_edits:
+            self.stage = Stage.EDIT
+        else:
+            self._finish_block()
+
+    def _finish_block(self, *, ran_final_tokens: bool = False) -> None:
+        """Goes on to the pass that stores the block, if one is needed, or to the next block."""
+        structure, block = self.structure, self.block
+        is_stored = ran_final_tokens and not structure.predicts_next and block.end == block.stop
+        is_last = self.number + 1 == len(self.plan.blocks)
+        if structure.stores and not is_stored and not is_last:
+            self.stage = Stage.STORE
+        else:
+            self._enter_next_block()
+
+    def _enter_next_block(self) -> None:
+        """Goes on to the next block; past its masks if its only token is one that the block before predicts."""
+        self.number += 1
+        self.stage = Stage.FILL
+        self.n_passes = self.n_edits = 0
+        if self.structure.fills_next and not self.is_over and self.block.slots == (self.block.start,):
+            self._finish_block()
+
+    def decide(self, end_ids: Collection[int], mask_token_id: int) -> bool:
+        """Counts the tokens that are final now; whether all are, or an end of text is among the new ones."""
+        settled, most = self.structure.sampler.settled, self.canvas.n_returned
+        if not self.is_over and settled == "with the canvas":
+            return False
+        if not self.is_over and settled == "with its block":
+            most = min(most, self.plan.before[max(0, self.n_closed)])
+        n_before = self.n_decided
+        while self.n_decided < most and self.answer[self.n_decided] != mask_token_id:
+            self.n_decided += 1
+        is_all = self.n_decided == self.canvas.n_returned
+        return is_all or any(token in end_ids for token in self.answer[n_before : self.n_decided])
+
+    def closed_with(self, end_ids: Collection[int]) -> bool:
+        """Whether the last finished block holds an end of text."""
+        closed, before = self.n_closed - 1, self.plan.before
+        return closed >= 0 and any(token in end_ids for token in self.answer[before[closed] : before[closed + 1]])

@@ -44,17 +44,13 @@ class Step(NamedTuple):
 class Needs:
     """The numbers that the engine computes for a sampler, beyond proposals for the masks of the block.
 
-    confidence: whether `View.confidence` holds probabilities; if not, it holds priorities.
-    filled: whether `View.filled` holds the block's tokens that decoding wrote.
-    entropy, hindsight, step, answer: whether the `View` has this field. hindsight works only under full attention, with
-        logits that predict their own position.
+    confidence, filled, entropy, hindsight, step, answer: whether the `View` has this field. hindsight works only under
+        full attention, with logits that predict their own position.
     earlier_blocks: whether `View.masks` and `View.filled` include earlier blocks.
     later_blocks: whether `View.masks` includes later blocks. Then no pass is planned: all blocks are one, and passes go
         on until no mask is left.
     proposals_for_filled: whether the model also proposes tokens for filled tokens.
     history: the number of passes for which `View.divergence` is kept.
-    views: the most canvases of a row that one pass may run: its own, and drafts of the next ones, with the same stored
-        keys and values. More than one is for samplers without a state whose steps fill one mask each.
     """
 
     confidence: bool = False
@@ -67,7 +63,6 @@ class Needs:
     history: int = 0
     step: bool = False
     answer: bool = False
-    views: int = 1
 
 
 class Answer(NamedTuple):
@@ -86,45 +81,62 @@ class Answer(NamedTuple):
     would_end: "Tensor"
 
 
+class NotAsked:
+    """Stands in a `View` for numbers that the sampler does not ask for; each use of it is an error."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise AttributeError("choose() reads a field of View that the sampler's needs() do not ask for")
+
+    @classmethod
+    def __torch_function__(cls, *arguments: Any, **named: Any) -> Any:
+        return cls()._refuse()
+
+    __getattr__ = __bool__ = __len__ = __getitem__ = __invert__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __add__ = __sub__ = __mul__ = _refuse
+
+
+_NOT_ASKED: Any = NotAsked()
+
+
 @dataclass(frozen=True)
 class View:
     """One pass as a sampler sees it: R rows with C places. Unused places are in neither `masks` nor `filled`.
 
-    Fields that the sampler does not ask for in `Needs` are None, or have no meaning.
+    Reading a field that the sampler does not ask for in `Needs` is an error.
 
     columns: [R, C], each place's column on the canvas, for a state of shape [R, T].
     tokens: [R, C], the tokens before the pass.
     masks: [R, C] bool, the masks that the pass may fill.
-    filled: [R, C] bool, tokens that decoding wrote and that the pass may change or mask again (`Needs.filled`).
     proposed: [R, C], the token that each mask would become, with `Needs.proposals_for_filled` also each filled token.
-    confidence: [R, C] float32, the proposed token's probability; NaN if logits are not finite.
     priority: [R, C] float32, by the option `unmasking`: the mask of the highest priority is filled first.
-    entropy: [R, C] float32 in nats, with `Needs.entropy` or the option `entropy_bound`.
     fill, back: [R], the planned step; `fill` is None if every step fills one mask.
-    step: [R], the number of the planned step: passes over the block so far, at most the last number of the plan.
     strict: whether a confidence must exceed `confidence_threshold`; if not, reaching it is enough.
+    filled: [R, C] bool, tokens that decoding wrote and that the pass may change or mask again.
+    confidence: [R, C] float32, the proposed token's probability, also with an option that fills by it.
+    entropy: [R, C] float32 in nats, also with the option `entropy_bound`.
+    step: [R], the number of the planned step: passes over the block so far, at most the last number of the plan.
     hindsight: [R, C] float32, the probability that each filled token would have if its own position were masked.
     divergence: [R, H, C] float32, the Kullback-Leibler divergence in nats of each mask's distribution from that of the
         pass before, for the last H passes; large if there was no pass before.
-    answer: the whole answer, with `Needs.answer`; if a pass runs whole canvases, place j is column j.
+    answer: the whole answer; if a pass runs whole canvases, place j is column j.
     state: the sampler's own tensors, as `Sampler.state` made them or the last pass left them.
     """
 
     columns: "Tensor"
     tokens: "Tensor"
     masks: "Tensor"
-    filled: "Tensor"
     proposed: "Tensor"
-    confidence: "Tensor"
     priority: "Tensor"
-    entropy: "Tensor"
     fill: "Tensor | None"
     back: "Tensor"
-    step: "Tensor"
     strict: bool
-    hindsight: Any = None
-    divergence: Any = None
-    answer: Any = None
+    filled: "Tensor" = _NOT_ASKED
+    confidence: "Tensor" = _NOT_ASKED
+    entropy: "Tensor" = _NOT_ASKED
+    step: "Tensor" = _NOT_ASKED
+    hindsight: "Tensor" = _NOT_ASKED
+    divergence: "Tensor" = _NOT_ASKED
+    answer: Answer = _NOT_ASKED
     state: "Mapping[str, Tensor]" = field(default_factory=dict)
 
 
@@ -134,9 +146,6 @@ class Choice(NamedTuple):
     fill, change, back: [R, C] bool, the masks that are filled, the filled tokens that become the proposed ones, and the
         tokens that are masked again. A mask may be filled and masked again in the same pass.
     tokens: [R, C], written instead of the proposed tokens; None to write these.
-    best: [R] float32, any number that is NaN if a mask's logits are not finite; None if the sampler computes none.
-    order: [R, C] float32, the expected order of the next masks, the highest first, for `Needs.views`; None if it is
-        `View.priority`.
     state: the sampler's tensors after the pass.
     """
 
@@ -144,8 +153,6 @@ class Choice(NamedTuple):
     change: "Tensor | None" = None
     back: "Tensor | None" = None
     tokens: "Tensor | None" = None
-    best: "Tensor | None" = None
-    order: "Tensor | None" = None
     state: "Mapping[str, Tensor]" = {}  # noqa: RUF012 - never written to
 
     @property
@@ -208,7 +215,7 @@ class Sampler(Options):
         return 0
 
     def path_is_known(self, options: DecodingOptions) -> bool:
-        """Whether the plan alone decides how many masks each pass leaves, so that a GPU's host need not look."""
+        """Whether the plan alone decides how many masks each pass leaves."""
         return False
 
     def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
@@ -216,7 +223,7 @@ class Sampler(Options):
         return {}
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
-        """Chooses the changes of a pass, with tensor operations alone: no loop over rows, no wait for the device."""
+        """Chooses the changes of a pass, on the CPU, with tensor operations: a loop over rows would cost time."""
         raise NotImplementedError
 
 
@@ -243,9 +250,7 @@ class Remasking(Sampler):
         """Fills and remasks as many tokens as the planned step says."""
         from mdlm_lm_eval.decoding.selection import lowest, select
 
-        fill, best = select(view)
+        fill = select(view)
         priority = view.priority.where(fill, view.state["priority"].gather(1, view.columns))
         back = lowest(priority, view.filled | fill, view.back)
-        return Choice(
-            fill, back=back, best=best, state={"priority": view.state["priority"].scatter(1, view.columns, priority)}
-        )
+        return Choice(fill, back=back, state={"priority": view.state["priority"].scatter(1, view.columns, priority)})

@@ -11,12 +11,12 @@ from mdlm_lm_eval.model.devices import iota, to_device
 
 def select(
     view: View, *, threshold: float | None = None, factor: float | None = None, entropy_bound: float | None = None
-) -> tuple[Tensor, Tensor]:
-    """Returns the masks that are filled, [R, C] bool, and the highest priority [R] of each row's masks.
+) -> Tensor:
+    """Returns the masks that are filled, [R, C] bool.
 
     Filled are the `view.fill` masks of highest priority in each row (one if that is None), and the masks that a
     parallel rule accepts: by confidence of at least `threshold`, by Fast-dLLM's `factor`, or by the sum of their
-    entropies. The highest priority is NaN if a mask's logits are.
+    entropies.
     """
     masks, counts, places = view.masks, view.fill, iota(view.masks.shape[1], view.masks.device)
     among = view.priority.where(masks, -torch.inf)
@@ -26,17 +26,15 @@ def select(
     if factor is not None:
         accepted.append(accepted_by_factor(masks, view.confidence, factor))
     if counts is None and entropy_bound is None:
-        of_best, place = among.max(1, keepdim=True)
-        best = of_best[:, 0]
+        place = among.argmax(1, keepdim=True)
         accepted = [each.scatter_(1, place, True) for each in accepted] or [places == place]
     else:
-        ordered, order = among.sort(dim=1, descending=True, stable=True)
-        best = ordered[:, 0]
+        order = among.argsort(dim=1, descending=True, stable=True)
         if entropy_bound is not None:  # which always accepts the first
             accepted.append(accepted_by_entropy(order, view.entropy, entropy_bound))
         if counts is not None:
             accepted.append(placed(order, places < counts[:, None]))
-    return functools.reduce(torch.logical_or, accepted) & masks, best
+    return functools.reduce(torch.logical_or, accepted) & masks
 
 
 def lowest(values: Tensor, among: Tensor, counts: Tensor) -> Tensor:

@@ -1,88 +1,78 @@
 """The end of a model's thinking: a logit that is raised (iLLaDA), or a budget (Nemotron-Labs-Diffusion)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.program import Field
-from mdlm_lm_eval.decoding.rows import Rows
-from mdlm_lm_eval.model.devices import to_device
+from mdlm_lm_eval.decoding.batch import Batch
+from mdlm_lm_eval.decoding.lanes import Lanes
+from mdlm_lm_eval.decoding.readers import Asked, Reader
+from mdlm_lm_eval.decoding.rows import Row
+from mdlm_lm_eval.decoding.trace import Event
+from mdlm_lm_eval.decoding.windows import as_tensor
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 
-@dataclass(frozen=True)
-class EndOfThinking:
-    """The end of thinking, and the options that bring it about.
+def check_end_of_thinking(options: DecodingOptions, token_ids: Sequence[int]) -> None:
+    """Raises OptionError if an option needs `end_think`, and it is no token, or not one as a budget needs."""
+    if not options.end_think_boost and options.max_thinking_tokens is None:
+        return
+    if not token_ids or (options.max_thinking_tokens is not None and len(token_ids) > 1):
+        raise OptionError(f"end_think={options.end_think} must be one token, not {len(token_ids)}")
 
-    token_ids: [S], the tokens that end thinking. end: the first of them, which is the only one if
-    `max_thinking_tokens` is set, and then never changes once it is written.
-    """
 
-    options: DecodingOptions
-    token_ids: Tensor
-    end: int
+class RaisedEndOfThinking(Reader):
+    """Raises a logit at the leftmost mask of each row's block: that of the next of the tokens that end thinking."""
 
-    @classmethod
-    def of(cls, options: DecodingOptions, token_ids: Sequence[int], device: torch.device) -> "EndOfThinking | None":
-        """None if no option asks for it. Raises OptionError if `end_think` is not one token, as a budget needs."""
-        if not options.end_think_boost and options.max_thinking_tokens is None:
-            return None
-        if not token_ids or (options.max_thinking_tokens is not None and len(token_ids) > 1):
-            raise OptionError(f"end_think={options.end_think} must be one token, not {len(token_ids)}")
-        return cls(options, to_device(torch.tensor(token_ids), device), token_ids[0])
+    def __init__(self, batch: Batch, token_ids: Sequence[int]) -> None:
+        self.batch, self.options, self.token_ids = batch, batch.options, tuple(token_ids)
 
-    def raise_logits(
-        self, logits: Tensor, row: Tensor, column: Tensor, rows: Rows, number: Tensor, mask_token_id: int
-    ) -> None:
-        """Raises a logit of `logits` [N, V], at `column` [N] of `row` [N], at the leftmost mask of blocks `number` [R].
+    def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
+        """Raises the logits, by 0 where all of the tokens are written."""
+        window = asked.window
+        leftmost = window.own & (asked.tokens == self.batch.mask_token_id)
+        leftmost &= leftmost.cumsum(1) == 1
+        (found,) = leftmost.ravel()[asked.at].nonzero()
+        raised = []
+        for n in found.tolist():
+            row = window.rows[asked.place[n]]
+            assert row is not None
+            text, n_prompt = window.of.tokens[row.lane].tolist(), row.canvas.prompt_length
+            column = int(window.columns[asked.place[n], asked.offset[n]])
+            raised.append(self.boost(text[n_prompt:], column - n_prompt, len(row.canvas.slots)))
+        if raised:
+            ids, amounts = (as_tensor(np.array(each), logits.device) for each in zip(*raised, strict=True))
+            at = as_tensor(found, logits.device), ids
+            logits.index_put_(at, amounts.to(logits.dtype), accumulate=True)
+        return {}
 
-        It is the logit of the next token of those that end thinking, raised by boost * (share of the canvas up to here)
-        ** power. Nothing is raised if all of them are written already.
+    def boost(self, tokens: Sequence[int], place: int, n_slots: int) -> tuple[int, float]:
+        """The token whose logit is raised, and by how much: boost * (share of the canvas up to here) ** power.
+
+        `tokens` follow the prompt, `place` is the mask's number among them.
         """
-        boost = self.options.end_think_boost
-        if not boost:
+        ids, n = self.token_ids, len(self.token_ids)
+        if any(tuple(tokens[k : k + n]) == ids for k in range(len(tokens) - n + 1)):
+            return ids[0], 0.0
+        begun = max((k for k in range(1, n) if k <= place and tuple(tokens[place - k : place]) == ids[:k]), default=0)
+        share = min(1.0, max(0.0, (place + 1) / n_slots))
+        return ids[begun], self.options.end_think_boost * share**self.options.end_think_power
+
+
+class ThinkingBudget:
+    """Writes the end of thinking, one token, after so many tokens; no sampler may change it then."""
+
+    def __init__(self, batch: Batch, budget: int, token_id: int) -> None:
+        self.traces, self.budget, self.token_id = batch.options.trace, budget, token_id
+
+    def enter_block(self, row: Row, lanes: Lanes) -> None:
+        """Writes it into the block in which the budget ends, unless an earlier block holds it."""
+        column = row.canvas.prompt_length + self.budget
+        if column not in row.block.slots or self.token_id in row.answer[: row.n_before]:
             return
-        tokens, prompt_lengths = rows.tokens, rows.facts[:, 1:2]
-        masked = (rows.block_of == number[:, None]) & (tokens == mask_token_id)  # [R, T]
-        n_slots = (rows.slot_number >= 0).sum(1)
-        matches = self._matches(tokens, prompt_lengths)
-        begun = torch.stack(matches[:-1]).long()  # [S, R, T]
-        steps = torch.arange(1, len(begun) + 1, device=tokens.device)[:, None, None]
-        matched = (begun * steps).amax(0).sub(1).clamp(min=0)  # [R, T], the longest k
-        is_leftmost = (masked & (masked.cumsum(1) == 1))[row, column] & ~matches[-1].any(1)[row]  # [N]
-        share = ((column - prompt_lengths[row, 0] + 1) / n_slots[row]).clamp(0, 1)
-        amount = boost * share**self.options.end_think_power * is_leftmost
-        logits.scatter_add_(1, self.token_ids[matched[row, column]][:, None], amount[:, None].to(logits.dtype))
-
-    def _matches(self, tokens: Tensor, prompt_lengths: Tensor) -> list[Tensor]:
-        """For k = 0, ..., S, [R, T] bool: whether the k tokens before a position, after the prompt, are the first k."""
-        n_before = torch.arange(tokens.shape[1], device=tokens.device) - prompt_lengths  # [R, T]
-        found = [n_before >= 0]
-        for k in range(1, len(self.token_ids) + 1):
-            places = [(tokens == self.token_ids[n]).roll(k - n, 1) for n in range(k)]
-            found.append(torch.stack(places).all(0) & (n_before >= k))
-        return found
-
-    def spares(self, filled: Tensor, tokens: Tensor) -> Tensor:
-        """The `filled` places [R, G] that a sampler may change: with a budget, all but the end of thinking."""
-        return filled if self.options.max_thinking_tokens is None else filled & (tokens != self.end)
-
-    def enter_blocks(self, rows: Rows, entered: Tensor, is_new: Tensor) -> None:
-        """Writes the end of thinking into rows that enter the block in which the budget ends.
-
-        `entered` [R, F] are the rows' next records, `is_new` [R] bool says whether they begin a block. Nothing is
-        written if a slot of an earlier block holds the end.
-        """
-        budget = self.options.max_thinking_tokens
-        if budget is None:
-            return
-        tokens, number = rows.tokens, entered[:, Field.NUMBER, None]
-        column = (rows.facts[:, 1:2] + budget).clamp(max=tokens.shape[1] - 1)  # [R, 1]
-        earlier = (rows.block_of >= 0) & (rows.block_of < number)
-        is_there = (earlier & (tokens == self.end)).any(1, keepdim=True)
-        closes = is_new[:, None] & ~is_there & (rows.block_of.gather(1, column) == number)
-        tokens.scatter_(1, column, tokens.gather(1, column).masked_fill(closes, self.end))
-        if rows.confidence is not None:  # no pass proposed it
-            rows.confidence.scatter_(1, column, rows.confidence.gather(1, column).masked_fill(closes, 0.0))
+        row.answer[row.canvas.slots.index(column)] = self.token_id
+        old = int(lanes.tokens[row.lane, column])
+        lanes.tokens[row.lane, column] = self.token_id
+        if self.traces and old != self.token_id:  # no pass proposed it
+            row.events.append(Event(row.cost.forward_passes, column, old, self.token_id, 0.0))

@@ -1,167 +1,200 @@
-"""The window of a pass: which columns of each row the model runs, and at which of them tokens are proposed."""
+"""The window of a pass: which columns of each row the model runs, what they see, and where tokens may be written.
 
-from dataclasses import dataclass
+In shapes, P are the rows of a pass (on a GPU with padding), W the columns that the model runs for each, and C those at
+which tokens may be written: the same, or with one more in front, for the token after a finished block. T is the number
+of columns of a canvas, of which the last is no row's.
+"""
+
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.program import Field, Kind, Numbers
-from mdlm_lm_eval.decoding.rows import Plane, Rows
-from mdlm_lm_eval.decoding.run import Run
-from mdlm_lm_eval.model.devices import iota
-from mdlm_lm_eval.model.kv_cache import CanvasCache
+from mdlm_lm_eval.decoding.batch import Batch
+from mdlm_lm_eval.decoding.lanes import Lanes, Numbers
+from mdlm_lm_eval.decoding.rows import Row, Span, Stage
+from mdlm_lm_eval.model.devices import bucket, iota, to_device, up_to_keys, up_to_positions
 
-
-@dataclass(frozen=True)
-class Plan:
-    """A pass: the records `at` [R] that it was made for, the lanes that take part in it, and its shape.
-
-    going: the numbers of these lanes.
-    rows: the same lanes on the device, followed by padding; None if all rows are run.
-    width, n_seen: how many columns each row runs, and how many it sees.
-    is_wide: whether the pass runs whole canvases or prompts, of rows that otherwise run blocks.
-    is_ragged: whether a mask says which keys are seen.
-    cache: keys and values. cache_rows: the rows' places in it, followed by those of the unconditional canvases; None
-        for all places.
-    views: canvases that are run for each row. With more than one, `cache_rows` holds the row of each canvas.
-    """
-
-    at: Numbers
-    going: Numbers
-    rows: Tensor | None
-    width: int
-    n_seen: int
-    is_wide: bool
-    is_ragged: bool
-    cache: CanvasCache | None
-    cache_rows: Tensor | None
-    views: int = 1
+_NO_BLOCK = -9
+# Padding sees one column, as attention of rows that see nothing would be NaN.
+_NOWHERE = Span(0, 0, 1, 0)
 
 
 class Window(NamedTuple):
-    """Each row's record [R, F], the number of its block [R] (-1 if it waits), and its columns.
+    """The places of a pass. It is the same until a row of it runs other columns, or is of another stage.
 
-    run: [R, W], columns that the model runs.
-    columns, expected, asked, part: [R, G], the fields of `Plane` at the places where tokens are proposed; part is None
-        without small blocks.
-    outputs: [R, G], the number of the output that predicts each place's token, of R * W; None if it is the output of
-        the same place.
-    sees: as in `Denoiser.window_logits`.
+    rows: [P], None for padding and for rows that wait.
+    of: the lanes in which the rows are.
+    lanes, columns: [P, 1] and [P, C], where the tokens stand.
+    slots, blocks: [P, C], as in `Lanes`.
+    numbers, before: [P, 1], the number of each row's block, and the slots before it; no block is decoded while one is
+        stored.
+    starts: [P, 1], the first column of the block.
+    own: [P, C] bool, the places whose masks the pass may fill.
+    is_next: [P] bool, the rows whose first place is that of a token after a finished block, which the pass predicts.
+    outputs: [P, C], the number of the output, of P * W, that predicts each token.
+    is_wide: whether it runs whole canvases or text, of rows that otherwise run blocks.
+    run, sees, cache_rows: on the device, the columns [P, W] that the model runs, and as in `Denoiser.window_logits`
+        what they see, and the rows of the cache.
+    n_seen: as in `Denoiser.window_logits`.
     """
 
-    record: Tensor
-    number: Tensor
+    rows: Sequence[Row | None]
+    of: Lanes
+    lanes: Numbers
+    columns: Numbers
+    slots: Numbers
+    blocks: Numbers
+    numbers: Numbers
+    before: Numbers
+    starts: Numbers
+    own: Numbers
+    is_next: Numbers
+    outputs: Numbers
+    is_wide: bool
     run: Tensor
-    columns: Tensor
-    expected: Tensor
-    asked: Tensor
-    outputs: Tensor | None
-    part: Tensor | None
-    sees: Tensor | None = None
+    sees: Tensor | None
+    cache_rows: Tensor | None
+    n_seen: int | None
 
 
-def window_of(run: Run, rows: Rows, plan: Plan) -> Window:
-    """The window of a pass; it is the same until rows go on to their next records."""
-    n_rows = len(rows.at)
-    record = rows.records[iota(n_rows, run.device), rows.at]  # [R, F]
-    if plan.rows is not None:
-        record[len(plan.going) :, Field.WIDE] = -1  # padding, which waits
-    number = record[:, Field.WIDE if plan.is_wide else Field.BLOCK]
-    is_looked_up = run.is_cached and not (plan.is_wide or run.runs_later)
-    window = (_looked_up if is_looked_up else _computed)(run, rows, plan, record, number)
-    if window.outputs is not None:
-        window = window._replace(outputs=window.outputs + iota(n_rows * plan.width, run.device)[:: plan.width, None])
-    if plan.is_ragged:
-        window = window._replace(sees=seen_columns(run, rows, record, window.run, plan))
-    return window
+def next_window(batch: Batch, lanes: Lanes) -> Window:
+    """The window of a wide pass over the rows that need one, or else of a pass over all others."""
+    rows = [row for row in lanes.rows if row is not None]
+    wide = [row for row in rows if row.is_wide]
+    if wide and (not batch.structure.cache.waits or 2 * len(wide) >= len(rows)):
+        return wide_window(batch, lanes, wide)
+    narrow = [None if row is None or row.is_wide else row for row in lanes.rows]
+    return _window(batch, lanes, narrow, None, is_wide=False)
 
 
-def _looked_up(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tensor) -> Window:
-    """The window of blocks at their own places; with a cache that runs the rest, of all columns from a block's first.
-
-    Its outputs are numbers within each row.
-    """
-    next_places = int(run.predicts_next)
-    planes = rows.windows[iota(len(rows.at), run.device), record[:, Field.WINDOW]]  # [R, 5, G]
-    if not run.on_gpu and run.runs_blocks:
-        planes = planes[..., : plan.width + next_places]
-    columns, expected, _, outputs, part = planes.unbind(1)
-    asked = planes[:, Plane.ASKED].view(torch.bool)[..., ::8]  # the lowest byte of each number, which is not copied
-    if run.runs_blocks:
-        is_straight = not (run.shift or run.predicts_next)
-        of_run = columns[:, next_places:]
-        return Window(record, number, of_run, columns, expected, asked, None if is_straight else outputs, part)
-    of_run = _until(record, record[:, Field.START, None] + iota(plan.width, run.device), run.n_columns - 1)
-    return Window(record, number, of_run, columns, expected, asked, outputs, part)
+def wide_window(batch: Batch, lanes: Lanes, rows: Sequence[Row]) -> Window:
+    """The window of a pass over the whole canvases, or the text, of some rows; on a GPU with padding."""
+    if len(rows) == len(lanes):
+        return _window(batch, lanes, rows, None, is_wide=True)
+    n_more = bucket(len(rows), batch.device, least=2) - len(rows)
+    at = [*(row.lane for row in rows), *[rows[-1].lane] * n_more]
+    return _window(batch, lanes, [*rows, *[None] * n_more], lanes.in_cache(at), is_wide=True)
 
 
-def _computed(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tensor) -> Window:
-    """The window of whole canvases, of prompts after a shared prefix, of all columns up to a block's end, or of all
-    blocks from a row's own on, which begins with the first column that predicts one of their tokens.
-
-    Its outputs are numbers within each row.
-    """
-    n_rows, width, last = len(rows.at), plan.width, run.n_columns - 1
-    columns = iota(width, run.device).expand(n_rows, width)
-    if run.continues or (run.is_cached and not plan.is_wide):
-        columns = columns + record[:, Field.START, None]
-    if not run.is_whole:
-        columns = _until(record, columns, last)
-        if plan.rows is not None:
-            columns[len(plan.going) :] = last  # padding repeats a row, and writes to no column of it
-    block_of = rows.block_of[:, :width] if run.is_whole else rows.block_of.gather(1, columns)
-    asked = block_of == number[:, None]
-    if run.needs.earlier_blocks:
-        asked = (block_of >= 0) & (block_of <= number[:, None])
-    if run.runs_later:
-        asked = (block_of >= number[:, None]) & (number >= 0)[:, None]
-    expected = torch.where(asked, run.denoiser.mask_token_id, -1)
-    outputs: Tensor | None = None
-    if run.predicts_next or (run.shift and not run.is_whole):
-        outputs = (iota(width, run.device) - int(run.shift)).clamp(min=0).expand(n_rows, width)
-    small = run.options.small_block_length
-    part = None if small is None else (columns - record[:, Field.START, None]) // small
-    window = Window(record, number, columns, columns, expected, asked, outputs, part)
-    return _with_next_token(run, rows, window) if run.predicts_next else window
-
-
-def _with_next_token(run: Run, rows: Rows, window: Window) -> Window:
-    """The window with a place in front, for the token after a finished block."""
-    assert window.outputs is not None
-    record, last, mask = window.record, run.n_columns - 1, run.denoiser.mask_token_id
-    stores = ((record[:, Field.KIND] == Kind.STORE) & (window.number >= 0))[:, None]
-    after = record[:, Field.STOP, None].clamp(max=last)
-    is_filled = stores & (rows.slot_number.gather(1, after) >= 0) & run.fills_next
-    n_run = record[:, Field.LIMIT] - record[:, Field.START] if run.continues else record[:, Field.LIMIT]
-    last_output = (n_run.clamp(max=window.run.shape[1]) - 1)[:, None]
-    return window._replace(
-        columns=torch.cat([after.masked_fill(~is_filled, last), window.columns], 1),
-        expected=torch.cat([torch.where(is_filled, mask, -1), window.expected], 1),
-        asked=torch.cat([stores, window.asked & ~stores], 1),
-        outputs=torch.cat([last_output, window.outputs], 1),
-        part=None if window.part is None else torch.nn.functional.pad(window.part, (1, 0), value=-1),
+def _window(
+    batch: Batch, lanes: Lanes, rows: Sequence[Row | None], cache_rows: Tensor | None, *, is_wide: bool
+) -> Window:
+    structure, last = batch.structure, batch.n_columns - 1
+    spans = np.array([_NOWHERE if row is None else row.span for row in rows])
+    n_run, n_seen = _shape(batch, spans, is_wide=is_wide)
+    first, end, _, starts = spans.T[:, :, None]  # [P, 1] each
+    run = first + np.arange(n_run)
+    columns = run = np.where(run < end, run, last)
+    shift = 0 if structure.is_whole else int(structure.shift)  # of whole canvases, the denoiser shifts
+    outputs = (np.arange(n_run) - shift).clip(0)[None].repeat(len(rows), 0)
+    is_next = np.zeros(len(rows), bool)
+    if structure.predicts_next:
+        after, is_next = _next_tokens(batch, rows)
+        columns = np.concatenate([after, run], 1)
+        outputs = np.concatenate([(end - first - 1).clip(0), outputs], 1)
+    of_lanes = np.array([0 if row is None else row.lane for row in rows])[:, None]
+    numbers = np.array([_NO_BLOCK if row is None or row.stage is Stage.STORE else row.number for row in rows])[:, None]
+    blocks = lanes.blocks[of_lanes, columns]
+    on_device = as_tensor(run, batch.device)
+    sees_itself = is_wide and not first.any()
+    return Window(
+        rows=rows,
+        of=lanes,
+        lanes=of_lanes,
+        columns=columns,
+        slots=lanes.slots[of_lanes, columns],
+        blocks=blocks,
+        numbers=numbers,
+        before=np.array([0 if row is None else row.n_before for row in rows])[:, None],
+        starts=starts,
+        own=_own(batch, blocks, numbers, is_next),
+        is_next=is_next,
+        outputs=outputs + np.arange(len(rows))[:, None] * n_run,
+        is_wide=is_wide,
+        run=on_device,
+        sees=_sees(batch, rows, on_device, spans, n_seen, is_wide=is_wide),
+        cache_rows=cache_rows,
+        n_seen=None if sees_itself else n_seen,
     )
 
 
-def seen_columns(run: Run, rows: Rows, record: Tensor, columns: Tensor, plan: Plan) -> Tensor:
-    """Which of K columns a window's columns [R, W] see, [R, 1, K] or [R, W, K].
+def _next_tokens(batch: Batch, rows: Sequence[Row | None]) -> tuple[Numbers, Numbers]:
+    """For each row the column [P, 1] of the token that its finished block predicts and that is filled at once.
 
-    A block alone sees the columns below a limit. torch's `varlen_attn` (flash) would take the limits and no mask, but
-    only in half precision, and of keys [B, K, heads, D], a layout that nothing else here uses.
+    It is T - 1 if there is none. Also whether [P] the pass predicts such a token, to fill it at once or in the next
+    block.
     """
-    keys, limit = iota(plan.n_seen, run.device)[None], record[:, Field.LIMIT]  # [1, K], [R]
-    if run.attention.causal_context:
-        fills = (record[:, Field.KIND, None] == Kind.FILL) & (columns >= record[:, Field.START, None])  # [R, W]
-        return (keys <= columns[:, :, None]) | (fills[:, :, None] & (keys < limit[:, None])[:, None])
-    sees = (keys < limit[:, None])[:, None]
-    if run.is_causal and (plan.is_wide or not run.runs_blocks):
-        prompts = rows.facts[:, 1:2]
-        block = run.attention.block_of(columns, prompts)[:, :, None]
-        sees = sees & (run.attention.block_of(keys, prompts)[:, None] <= block)
+    last = batch.n_columns - 1
+    stored = [None if row is None or row.stage is not Stage.STORE else row for row in rows]
+    if not batch.structure.fills_next:
+        return np.full((len(rows), 1), last), np.array([row is not None for row in stored])
+    after = [last if row is None or row.block.end not in row.canvas.slots else row.block.end for row in stored]
+    found = np.array(after)[:, None]
+    return found, found[:, 0] < last
+
+
+def _own(batch: Batch, blocks: Numbers, numbers: Numbers, is_next: Numbers) -> Numbers:
+    """Whether the pass may fill masks at places [P, C] of these `blocks`, for rows at blocks `numbers` [P, 1]."""
+    needs = batch.structure.needs
+    own: Numbers = blocks == numbers
+    if needs.earlier_blocks:
+        own = (blocks >= 0) & (blocks <= numbers)
+    if needs.later_blocks:
+        own = (blocks >= numbers) & (numbers >= 0)
+    if batch.structure.fills_next:
+        own[:, 0] = is_next
+    return own
+
+
+def _shape(batch: Batch, spans: Numbers, *, is_wide: bool) -> tuple[int, int]:
+    """How many columns each row runs, and how many it sees; on a GPU few different numbers."""
+    first, end, limit, _ = spans.T
+    runs_block = batch.structure.runs_blocks and not is_wide
+    if batch.options.batch_invariant:  # the same shape in all passes
+        n_seen = batch.n_columns - 1
+        return (batch.widest_block if runs_block else n_seen), n_seen
+    width, n_seen = int((end - first).max()), int(limit.max())
+    is_cached = batch.structure.cache.remembers
+    if not batch.on_gpu:
+        return width, n_seen if is_cached else width
+    if not is_cached:
+        width = min(up_to_positions(width), batch.n_columns - 1)
+        return width, width
+    n_seen = min(up_to_keys(n_seen), batch.n_columns)
+    if is_wide and not first.any():
+        return n_seen, n_seen
+    return (batch.widest_block if runs_block else up_to_positions(width)), n_seen
+
+
+def _sees(
+    batch: Batch, rows: Sequence[Row | None], run: Tensor, spans: Numbers, n_seen: int, *, is_wide: bool
+) -> Tensor | None:
+    """Which of `n_seen` columns the columns `run` [P, W] see, [P, 1, K] or [P, W, K] bool; None if all see all.
+
+    The columns of a block alone see the same ones, those below a limit.
+    """
+    structure, attention, device = batch.structure, batch.structure.attention, batch.device
+    limits, sees_by_block = spans[:, 2], structure.is_causal and (is_wide or not structure.runs_blocks)
+    is_ragged = bool((limits != n_seen).any()) or attention.causal_context or batch.options.batch_invariant
+    if not (is_ragged or sees_by_block or (structure.is_causal and batch.on_gpu)):
+        return None
+    keys, limit = iota(n_seen, device)[None], as_tensor(limits, device)[:, None]  # [1, K], [P, 1]
+    sees = (keys < limit)[:, None]
+    if attention.causal_context:
+        # Only the block that is denoised sees its later tokens.
+        fills = [row is not None and row.stage is Stage.FILL for row in rows]
+        starts = as_tensor(np.where(fills, spans[:, 3], batch.n_columns), device)[:, None]
+        return (keys <= run[:, :, None]) | ((run >= starts)[:, :, None] & sees)
+    if sees_by_block:
+        lengths = [0 if row is None else row.canvas.prompt_length for row in rows]
+        prompts = as_tensor(np.array(lengths), device)[:, None]
+        sees = sees & (attention.block_of(keys, prompts)[:, None] <= attention.block_of(run, prompts)[:, :, None])
     return sees
 
 
-def _until(record: Tensor, columns: Tensor, last: int) -> Tensor:
-    """`columns` [R, W] before the first one that nothing sees, and `last` for all others."""
-    return torch.where(columns < record[:, Field.LIMIT, None], columns, last)
+def as_tensor(values: Numbers, device: torch.device) -> Tensor:
+    """Numbers on a device; nothing waits for the copy."""
+    return to_device(torch.from_numpy(np.ascontiguousarray(values)), device)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from mdlm_lm_eval.decoding.batch import columns_of
 from mdlm_lm_eval.decoding.blocks import with_prefixes
-from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
+from mdlm_lm_eval.decoding.caches import cache_name, cache_of
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
-from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize
-from mdlm_lm_eval.decoding.run import columns_of
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, task_of
 from mdlm_lm_eval.jobs.shared import least_saved, measured, most_rows
@@ -147,7 +147,7 @@ class GenerationJob:
         """Returns how many lanes fit into memory if all canvases are as long as the longest of the group."""
         request, canvases = group[0].request, [one.canvas for one in group]
         options, attention = request.options, request.attention
-        is_cached, needs = cache_policy(attention, options).remembers, options.way.needs(options)
+        is_cached, needs = cache_of(attention, options).remembers, options.way.needs(options)
         block = max(max(canvas.block_lengths) for canvas in canvases)
         n_slots = max(len(canvas.slots) for canvas in canvases)
         length = columns_of(max(len(canvas.token_ids) for canvas in canvases), is_padded=is_cached)

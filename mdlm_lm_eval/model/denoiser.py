@@ -205,7 +205,6 @@ class Denoiser:
         cache: CanvasCache | None = None,
         cache_rows: Tensor | None = None,
         n_seen: int | None = None,
-        n_views: int = 1,
         cfg_scale: float = 0.0,
         prompt_mask: Tensor | None = None,
     ) -> Tensor:
@@ -219,13 +218,12 @@ class Denoiser:
 
         `cache` remembers the window's keys and values, in its rows `cache_rows` [B] or in all of them (2 B under
         guidance). `n_seen` is K, the columns of the cache that are seen; with None the window sees only itself.
-        `n_views` is the number of groups of windows; the cache remembers the first group.
         """
         mask = None if sees is None else self._as_attention_takes_it(sees[:, None])
         position_ids = columns if position_ids is None else position_ids
         inputs = {"input_ids": input_ids, "attention_mask": mask, "position_ids": position_ids, **self.without_cache}
         if cache is not None:
-            cache.move_to(columns.repeat(2, 1) if cfg_scale > 0.0 else columns, n_seen, cache_rows, n_views)
+            cache.move_to(columns.repeat(2, 1) if cfg_scale > 0.0 else columns, n_seen, cache_rows)
             inputs |= {CACHE: cache, "use_cache": True}
         with torch.no_grad():
             return self._forward(outputs, inputs, cfg_scale=cfg_scale, prompt_mask=prompt_mask)
@@ -330,18 +328,18 @@ class Denoiser:
         tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "position_ids")}
         if now is not None:
             tensors |= {"columns": now.columns, "rows": now.rows}
-        n_seen, n_views = (None, 1) if now is None else (now.n_seen, now.n_views)
+        n_seen = None if now is None else now.n_seen
 
         def forward(columns: Tensor | None = None, rows: Tensor | None = None, **of_model: Tensor | None) -> Tensor:
             if cache is not None and columns is not None:
-                cache.move_to(columns, n_seen, rows, n_views)
+                cache.move_to(columns, n_seen, rows)
             return self._states(head, inputs | of_model)
 
         of_model = self.graphs.setdefault(self.model, Graphs())
         graphs = of_model if cache is None else cache.graphs
         try:
             with torch.cuda.device_of(inputs["input_ids"]):
-                return graphs.run(forward, (n_seen, n_views), tensors, of_model, compiles=self.compiled)
+                return graphs.run(forward, n_seen, tensors, of_model, compiles=self.compiled)
         except NotCapturableError as error:
             if self.compiled:
                 raise OptionError(f"compile must be false with {type(self.model).__name__}: {error}") from error

@@ -15,13 +15,11 @@ class NextPass:
     """The next pass: it runs `columns` [B, W] of `rows` [B] (None for all), and sees the first `n_seen` columns.
 
     n_seen: None if it sees only the columns that it runs.
-    n_views: groups of all rows that the pass runs; keys and values of the first group are remembered.
     """
 
     columns: Tensor
     n_seen: int | None
     rows: Tensor | None
-    n_views: int = 1
 
 
 class CanvasLayer(CacheLayerMixin):
@@ -51,23 +49,12 @@ class CanvasLayer(CacheLayerMixin):
         columns = self.now.columns.to(device)  # layers may lie on several devices
         rows = None if self.now.rows is None else self.now.rows.to(device)
         every = torch.arange(len(columns), device=device) if rows is None else rows
-        own = slice(len(columns) // self.now.n_views)
-        pairs = (self.keys, key_states), (self.values, value_states)
-        for remembered, new in pairs:
-            remembered[every[own, None], :, columns[own]] = new[own].transpose(1, 2)
+        for remembered, new in ((self.keys, key_states), (self.values, value_states)):
+            remembered[every[:, None], :, columns] = new.transpose(1, 2)
         if n_seen is None:
             return key_states, value_states
-        if self.now.n_views > 1:
-            keys, values = (self._seen_by_views(*pair, every, columns) for pair in pairs)
-            return keys[:, :, :n_seen], values[:, :, :n_seen]
         run = slice(None) if rows is None else rows
         return self.keys[run, :, :n_seen], self.values[run, :, :n_seen]
-
-    def _seen_by_views(self, remembered: Tensor, new: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """A copy [B, H, T, D] of the remembered rows for each view, with its own window in it."""
-        seen = remembered[rows]
-        seen[torch.arange(len(rows), device=rows.device)[:, None], :, columns] = new.transpose(1, 2)
-        return seen
 
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""
@@ -106,9 +93,9 @@ class CanvasCache(Cache):
         """The number of canvases."""
         return self.canvas_layers[0].n_rows
 
-    def move_to(self, columns: Tensor, n_seen: int | None, rows: Tensor | None = None, n_views: int = 1) -> None:
+    def move_to(self, columns: Tensor, n_seen: int | None, rows: Tensor | None = None) -> None:
         """Prepares the next pass; see `NextPass`."""
-        self.now.columns, self.now.n_seen, self.now.rows, self.now.n_views = columns, n_seen, rows, n_views
+        self.now.columns, self.now.n_seen, self.now.rows = columns, n_seen, rows
 
     def take(self, rows: Tensor, other: "CanvasCache", others: Tensor | slice) -> None:
         """Overwrites `rows` [B] with rows `others`, or one for all, of a cache that has run and may be narrower."""

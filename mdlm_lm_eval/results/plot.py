@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mdlm_lm_eval.options import approximate_caches
+from mdlm_lm_eval.options import APPROXIMATE_CACHES
 from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style, log_axis
 from mdlm_lm_eval.results.frame import CHECKPOINT, COSTS, TABLE, benchmarks
 from mdlm_lm_eval.results.names import without_shared
@@ -167,7 +167,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
     rows = rows.sort_values("score", ascending=False, kind="stable")
     exact = ~rows["is_guest"]
     if "cache" in rows:
-        exact &= ~rows["cache"].isin(approximate_caches())
+        exact &= ~rows["cache"].isin(APPROXIMATE_CACHES)
     named = rows["adapter"].fillna(rows["model"])
     colours = {**colours_of(named), **colours}
     frontiers = rows.groupby([*(rows[name] for name in CHECKPOINT), exact], dropna=False, sort=False)

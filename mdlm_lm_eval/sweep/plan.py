@@ -14,12 +14,12 @@ from lm_eval._cli.utils import handle_cli_value_string
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import (
+    APPROXIMATE_CACHES,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
     Option,
     OptionError,
-    approximate_caches,
     asked_sampler,
     must_be,
     options_of,
@@ -228,7 +228,7 @@ def _cells(
     used = {"modeling"} if analysis else axes_of_options().keys()
     names = [name for name in axes_of_options() if name in settings and model == "mdlm" and name in used]
     options = {name: _values(name, settings[name]) for name in names}
-    has_caches = any(value in approximate_caches() for value in options.get("cache", ()))
+    has_caches = any(value in APPROXIMATE_CACHES for value in options.get("cache", ()))
     of_tasks = {name: _values(name, value) for name, value in metadata.items()}
     other: dict[str, list[Any]] = {name: [None] for name in ("peft", *_OF_TASKS)}
     other |= {name: _values(name, settings[name]) for name in other if name in settings}
@@ -245,7 +245,7 @@ def _cells(
         if str(peft).lower() != "none":
             arguments["peft"], name = str(peft), f"{folder}+{_checkpoint_name(str(peft))}"
         arguments |= _checked(dict(zip(options, chosen, strict=True)))
-        if has_caches and arguments["cache"] not in approximate_caches():
+        if has_caches and arguments["cache"] not in APPROXIMATE_CACHES:
             arguments.pop("cache_audit", None)  # exact cells of the grid have nothing to audit
         chosen_metadata = dict(zip(of_tasks, of_task, strict=True))
         check_metadata([str(task)], chosen_metadata)

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.decoding.canvas import attention_in_effect, build_canvas
-from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
@@ -85,11 +85,6 @@ DECODING: dict[str, Setting] = {
     "several blocks, no cache": Setting(
         {"sampler": "multi_block", **SURE, "block_causal": True, "cache": "none", **IN_BLOCKS}, facts=SHIFT
     ),
-    "drafts": Setting({"drafts": 3, "steps": 64, "trace": True, **IN_BLOCKS}),
-    "dual, drafts": Setting({"drafts": 3, "steps": 64, "cache": "dual", **IN_BLOCKS}),
-    "blocks, drafts": Setting({"drafts": 4, "steps_per_block": 4}, BLOCKS),
-    "from the prompt, shifted, drafts": Setting({"drafts": 2, "steps_per_block": 4}, FROM_PROMPT, SHIFT),
-    "causal context, drafts": Setting({"drafts": 3, "steps_per_block": 4}, CAUSAL),
     "end_think_boost": Setting({"end_think_boost": 2.0, **IN_BLOCKS}),
     "thinking budget": Setting({"max_thinking_tokens": 5, **IN_BLOCKS}),
     # The end of thinking fills a mask that no schedule counts.

@@ -40,7 +40,7 @@ class CertaintyPrior(Schedule):
 
     def needs(self, options: DecodingOptions) -> Needs:
         """Probabilities, and the whole answer."""
-        return Needs(confidence=True, answer=True, views=self.drafts)
+        return Needs(confidence=True, answer=True)
 
     def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
         """The option `steps` decides, as each step also fills the schedule's number of masks under parallel rules."""
@@ -58,22 +58,31 @@ class CertaintyPrior(Schedule):
             before_end = masks & (view.answer.ends.cumsum(1) == 0)
             masks = before_end.where(before_end.any(1, keepdim=True), masks)
         scored = replace(view, masks=masks, priority=score, confidence=score)
-        fill, best = select(scored, threshold=options.confidence_threshold)
+        fill = select(scored, threshold=options.confidence_threshold)
         ordered, order = score.where(masks, -float("inf")).sort(dim=1, descending=True, stable=True)
         if (factor := options.parallel_factor) is not None:
             fill = fill | placed(order, _by_factor(ordered, factor)) & masks
         if (bound := options.entropy_bound) is not None:
             entropy = view.entropy.where(masks, 0.0).gather(1, order)
             fill = fill | placed(order, entropy.cumsum(1) - entropy <= bound) & masks
-        return Choice(fill=fill, best=best, order=score)
+        return Choice(fill=fill)
 
 
 def known_around(answer: Answer, sigma: float) -> "Tensor":
     """The share [R, C] of known tokens around each place of whole canvases, weighted by a Gaussian of the distance.
 
     For an answer of length L, L places on its left count as known, and if its last token is known, L places on its
-    right.
+    right. Shares are computed from the first column with a slot to the last, as they are needed at slots alone.
     """
+    from torch.nn.functional import pad
+
+    columns = (answer.slots >= 0).any(0).nonzero().squeeze(1).tolist()
+    first, stop = columns[0], columns[-1] + 1
+    within = Answer(*(each[:, first:stop] for each in answer))
+    return pad(_known_around(within, sigma), (first, answer.slots.shape[1] - stop))
+
+
+def _known_around(answer: Answer, sigma: float) -> "Tensor":
     import torch
 
     from mdlm_lm_eval.model.devices import iota

@@ -31,10 +31,8 @@ class Editing(Schedule):
     max_post_steps: int | None = MAX_POST_STEPS
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Refuses to run without a threshold, or with drafts."""
-        if self.editing_threshold is None:
-            return "sampler=editing needs editing_threshold"
-        return None if self.drafts == 1 else f"drafts must be 1 with sampler=editing, not {self.drafts}"
+        """Refuses to run without a threshold."""
+        return "sampler=editing needs editing_threshold" if self.editing_threshold is None else None
 
     def needs(self, options: DecodingOptions) -> Needs:
         """Proposals for filled tokens, too."""

@@ -51,13 +51,13 @@ class Klass(Sampler):
         from mdlm_lm_eval.decoding.selection import select, sure_enough
 
         assert self.kl_threshold is not None
-        by_schedule, best = select(view)
+        by_schedule = select(view)
         is_stable = (view.divergence < self.kl_threshold).all(1) & (view.step >= self.kl_history - 1)[:, None]
         ready = view.masks & is_stable & sure_enough(view.confidence, options.confidence_threshold, strict=True)
         if self.unmask_strategy == "max_conf":
             surest = view.confidence.masked_fill(~ready, -float("inf")).argmax(1, keepdim=True)
             ready = ready & ready.new_zeros(ready.shape).scatter(1, surest, True)
-        return Choice(fill=ready.where(ready.any(1, keepdim=True), by_schedule), best=best)
+        return Choice(fill=ready.where(ready.any(1, keepdim=True), by_schedule))
 
 
 register(name="klass", sampler=Klass)

@@ -3,33 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Step, View
-from mdlm_lm_eval.model.attention import AttentionPattern
-from mdlm_lm_eval.options import DecodingOptions, option
+from mdlm_lm_eval.decoding.sampler import Choice, Sampler, Step, View
+from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import register
 
 
 @dataclass(frozen=True)
 class Schedule(Sampler):
     """Fills the masks of highest priority, as many as the schedule says, and all that a parallel rule accepts."""
-
-    drafts: int = option(
-        1,
-        "most steps of one token that one pass tries where the batch leaves room; answers stay the same (FreeDave)",
-        least=1,
-    )
-
-    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Refuses drafts unless each step fills one token, and nothing is drawn or written beside it."""
-        others = options.temperature or options.cfg_scale or options.max_thinking_tokens is not None
-        if self.drafts > 1 and (options.is_parallel or others):
-            refused = "a parallel rule, temperature, cfg_scale or max_thinking_tokens"
-            return f"drafts={self.drafts} does not work with {refused}"
-        return None
-
-    def needs(self, options: DecodingOptions) -> Needs:
-        """Views of drafts."""
-        return Needs(views=self.drafts)
 
     def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
         """At most one pass per mask under a parallel rule, whatever `steps` is."""
@@ -51,20 +32,20 @@ class Schedule(Sampler):
         return [Step(count) for count in unmask_counts(n_masks, steps, schedule) if count]
 
     def path_is_known(self, options: DecodingOptions) -> bool:
-        """Whether the schedule decides: without a parallel rule and drafts."""
-        return not options.is_parallel and self.drafts == 1
+        """Whether the schedule decides: without a parallel rule."""
+        return not options.is_parallel
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
         """Fills masks by priority and by the options' parallel rule."""
         from mdlm_lm_eval.decoding.selection import select
 
-        fill, best = select(
+        fill = select(
             view,
             threshold=options.confidence_threshold,
             factor=options.parallel_factor,
             entropy_bound=options.entropy_bound,
         )
-        return Choice(fill=fill, best=best)
+        return Choice(fill=fill)
 
 
 register(name="schedule", sampler=Schedule)

@@ -1,0 +1,67 @@
+"""Canvases that are decoded together: their plans, and the facts that hold for all of them."""
+
+from collections.abc import Sequence
+
+import torch
+
+from mdlm_lm_eval.decoding.blocks import Structure
+from mdlm_lm_eval.decoding.caches import cache_of
+from mdlm_lm_eval.decoding.canvas import Work
+from mdlm_lm_eval.decoding.rows import Plan
+from mdlm_lm_eval.decoding.sampler import Step
+from mdlm_lm_eval.model.devices import up_to_keys, up_to_positions
+
+
+class Batch:
+    """The canvases of a `Work`, and what all passes over them have in common.
+
+    is_guided: whether each row also runs without its prompt.
+    shares_prefixes: whether some canvases begin with a shared prefix.
+    stops_at_end: whether an end of text in a finished block ends a row, as in the authors' samplers of blocks.
+    one_a_pass: whether every planned step fills one mask.
+    n_columns: T, the most columns of a canvas, and one more that is no row's.
+    widest_block, most_slots: the most columns and slots of a block.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.options, self.denoiser, self.canvases = work, work.options, work.denoiser, work.canvases
+        self.device: torch.device = work.denoiser.device
+        self.mask_token_id, self.end_ids = work.denoiser.mask_token_id, frozenset(work.end_ids)
+        self.on_gpu, self.is_guided = self.device.type == "cuda", work.options.cfg_scale > 0.0
+        cache = cache_of(work.attention, work.options)
+        self.structure = structure = Structure(work.attention, work.options, cache, shift=work.denoiser.shift)
+        self.stops_at_end = bool(self.end_ids) and structure.has_blocks
+        self.shares_prefixes = self._shares_prefixes()
+        self.plans = self._plans()
+        blocks = [block for plan in self.plans for block in plan.blocks]
+        self.one_a_pass = all(step == Step(1) for block in blocks for step in block.steps)
+        self.widest_block = max(block.stop - block.start for block in blocks)
+        self.most_slots = max(len(block.slots) for block in blocks)
+        self.n_columns = self._n_columns()
+
+    def _shares_prefixes(self) -> bool:
+        may_share = self.structure.cache.remembers and not self.options.batch_invariant
+        return may_share and any(canvas.prefix is not None for canvas in self.canvases)
+
+    def _plans(self) -> Sequence[Plan]:
+        """Each canvas's plan; canvases of the same shape share one."""
+        of_shapes: dict[object, Plan] = {}
+        plans = []
+        for canvas in self.canvases:
+            numbers = len(canvas.token_ids), canvas.prompt_length, canvas.n_returned, len(canvas.prefix or ())
+            shape = *numbers, canvas.slots, canvas.block_lengths, canvas.block_steps
+            if shape not in of_shapes:
+                of_shapes[shape] = Plan.of(canvas, self.structure)
+            plans.append(of_shapes[shape])
+        return plans
+
+    def _n_columns(self) -> int:
+        longest = max(len(canvas.token_ids) for canvas in self.canvases)
+        if self.options.batch_invariant:
+            return up_to_positions(longest) + 1
+        return columns_of(longest, is_padded=self.on_gpu and self.structure.cache.remembers)
+
+
+def columns_of(longest: int, *, is_padded: bool) -> int:
+    """Columns of canvases of up to `longest` tokens, rounded up if `is_padded`, and one more that is no row's."""
+    return (up_to_keys(longest) if is_padded else longest) + 1
