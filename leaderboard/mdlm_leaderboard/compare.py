@@ -117,6 +117,8 @@ def _text(
     texts = ["\n".join(paths), sentence]
     if is_accuracy and not means:
         texts.append("For a test over questions, run both with lm_eval's --log_samples.")
+    elif not means and over_tasks.low is None:
+        texts.append("There is no test: of one task, only scores from 0 to 1 have one.")
     if not noise:
         texts.append(UNMEASURED)
     rows = [

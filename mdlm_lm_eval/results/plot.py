@@ -74,12 +74,12 @@ def masks(frame: pd.DataFrame) -> Figure | None:
 def _by_table(found: pd.DataFrame) -> pd.DataFrame:
     """The rows with their `panel`: the benchmark, and what was asked in another way than in other rows of it."""
     columns = [name for name in TABLE if name in found]
-    ways = found[columns].astype(object).where(found[columns].notna(), None)
+    ways = found[columns].astype(object).map(str, na_action="ignore")
     panels = found["benchmark"].copy()
     for name, rows in ways.groupby(found["benchmark"], sort=False):
         several = [column for column in columns if rows[column].nunique(dropna=False) > 1]
         words = [
-            ", ".join("all questions" if key == "limit" and value is None else f"{key}={value}" for key, value in way)
+            ", ".join("all questions" if key == "limit" and pd.isna(value) else f"{key}={value}" for key, value in way)
             for way in (list(zip(several, values, strict=True)) for values in rows[several].to_numpy())
         ]
         panels[rows.index] = [f"{name}, {one}" if one else name for one in words]
