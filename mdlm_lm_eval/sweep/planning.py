@@ -13,7 +13,8 @@ limit, hours           as typed; null if not
 claims                 the digest of the table of claims (`paper/claims.yaml`)
 apply_chat_template    whether prompts are chats
 cells                  name (MODEL/CELL) -> "questions": of each task that a report counts, the first ones of the task;
-                       "tokens": of the whole cell, forward and backward, by which the progress bar counts;
+                       "tokens": of the whole cell at most, forward and backward, by which the progress bar counts
+                       (answers that are decided before the last step take fewer);
                        "recipes": experiments that it belongs to, such as ["e04", "e07"]
 declared               claims that the run declares, in the table's order -> "cells", "questions" (of each task),
                        "reproduced" and "not_reproduced": the power at four times delta and at no effect
