@@ -19,7 +19,7 @@ from training.curriculum import STAGES, documents
 from training.model import block_causal_mask, build_model, logits_at_masks
 from training.tokenizer import build_tokenizer
 
-DATA_SHA256 = "52c263b67299d515bbec6bce3ef839ca548d3ccb8c90dcb5a0cafab4a4de4e81"
+DATA_SHA256 = "c08f52e1a0d3aa3197f83b6636dc9df90d6c42cb17e6ce80a805c6811cbff527"
 
 
 @pytest.mark.parametrize("name", [BUILT_IN, "built-in-instruct", "built-in-lists"])

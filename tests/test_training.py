@@ -1,5 +1,6 @@
 """The training of the built-in models: what its documents give away, and that a killed training goes on."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -20,7 +21,7 @@ def test_options_alone_do_not_tell_the_answer() -> None:
     found = []
     while len(found) < N_DOCUMENTS:
         stage = STAGES[len(found) % len(STAGES)]
-        one = Stage(stage.name, stage.accuracy, 1, contrastive=stage.contrastive)
+        one = replace(stage, n_relevant=1, n_distractors=(0, 0), named=0.0)
         found += documents(one, 540, 0.1, rng)
     number_of: dict[object, int] = {}
     rows, keys = [], []
@@ -54,8 +55,7 @@ def test_options_alone_do_not_tell_the_answer() -> None:
 
 def test_a_killed_training_gives_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "FEWEST_STEPS", 2)
-    monkeypatch.setattr(train, "MOST_STEPS", 2)
-    monkeypatch.setattr(train, "STAGES", (STAGES[0], Stage("short", 0.9, 1, contrastive=0.5)))
+    monkeypatch.setattr(train, "STAGES", (replace(STAGES[0], most=2), Stage("short", 0.9, 1, contrastive=0.5, most=2)))
     monkeypatch.setattr(train, "WALK_STEPS_SAVED", 1)
     monkeypatch.setattr(train, "measure", lambda *_: {})
     options = train.TrainingOptions(tokens=300, walk_steps=2, walk_length=60)

@@ -53,7 +53,7 @@ def ask(model: str, fewshot_seed: int = OUTCOME, n_sets: int = SETS) -> dict[str
         prompts = torch.tensor([tokenizer(task.fewshot_context(one, 0))["input_ids"] for one in documents])
         canvases = torch.cat([prompts, ending.expand(len(prompts), -1)], dim=1)
         rows = []
-        for some in canvases.split(16):
+        for some in canvases.split(4):
             first_masks = torch.arange(len(some)) * canvases.shape[1] + prompts.shape[1]
             rows.append(denoiser.logits(some, None, first_masks))
         logits = torch.cat(rows).float()

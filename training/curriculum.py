@@ -10,7 +10,7 @@ from training.corpus import Document
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of the curriculum. It ends when `accuracy` of its masked answers are right, or after 250 steps."""
+    """A stage of the curriculum. It ends when `accuracy` of its masked answers are right, or after `most` steps."""
 
     name: str
     accuracy: float
@@ -18,16 +18,18 @@ class Stage:
     n_distractors: tuple[int, int] = (0, 0)  # the fewest and the most
     named: float = 0.0  # share of batches with documents that begin with the name of their rule
     contrastive: float = 0.0  # share of contrastive documents (see `corpus.few_shot`)
+    rules: tuple[str, ...] = corpus.RULES
+    tokens: float = 1.0  # of the training's tokens in a step
+    most: int = 250
 
 
 STAGES = (
     Stage("word facts", 0.85),
-    Stage("one question, rule named", 0.9, 1, named=1.0),
-    Stage("3 questions, rule named", 0.85, 3, named=1.0),
-    Stage("8 questions, half named", 0.75, 8, named=0.5),
-    Stage("10 questions", 0.8, 10, named=0.15, contrastive=0.25),
-    Stage("6 distractors", 0.75, 8, (6, 6), named=0.1, contrastive=0.5),
-    Stage("14 distractors", 0.78, 10, (14, 14), named=0.1, contrastive=0.75),
+    Stage("one question, rule named", 0.9, 1, named=1.0, tokens=0.4),
+    Stage("3 questions, rule named", 0.8, 3, named=1.0, tokens=0.5),
+    Stage("10 questions, few rules", 0.9, 10, named=0.2, contrastive=0.5, rules=corpus.FEW_RULES, most=400),
+    Stage("10 questions", 0.85, 10, named=0.15, contrastive=0.75, most=400),
+    Stage("14 distractors", 0.8, 10, (14, 14), named=0.1, contrastive=0.75),
     Stage("up to 40 distractors", 0.85, 10, (0, 40), named=0.05, contrastive=0.75),
 )
 
@@ -37,10 +39,10 @@ def documents(stage: Stage, tokens: int, nonsense: float, rng: Random) -> list[D
     named = rng.random() < stage.named
     fewest, most = stage.n_distractors
     n_distractors = fewest + questions.draw(rng, most - fewest + 1)
-    n_documents = max(12, tokens // (9 * (stage.n_relevant + n_distractors)))
+    n_documents = max(12, int(stage.tokens * tokens) // (9 * (stage.n_relevant + n_distractors)))
     found = []
     for _ in range(n_documents):
-        rule = corpus.draw_rule(rng, nonsense)
-        is_so = rng.random() < stage.contrastive
-        found.append(corpus.few_shot(rule, stage.n_relevant, n_distractors, rng, named=named, contrastive=is_so))
+        rule = corpus.draw_rule(rng, nonsense if stage.rules == corpus.RULES else 0.0, stage.rules)
+        is_so, counts = rng.random() < stage.contrastive, (stage.n_relevant, n_distractors)
+        found.append(corpus.few_shot(rule, *counts, rng, named=named, contrastive=is_so, among=stage.rules))
     return found

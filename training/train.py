@@ -38,7 +38,7 @@ from training.tokenizer import build_tokenizer
 from training.validation import measure
 from training.walks import random_walk
 
-FEWEST_STEPS, MOST_STEPS = 60, 250  # of a stage
+FEWEST_STEPS = 60  # of a stage
 WALK_STEPS_SAVED = 50  # steps between two checkpoints
 
 
@@ -75,8 +75,10 @@ class Training:
     def run(self, stage: Stage) -> None:
         """Trains until the running mean of the accuracy reaches that of the stage, within limits."""
         right, first = 0.0, self.steps
-        while self.steps - first < FEWEST_STEPS or (right < stage.accuracy and self.steps - first < MOST_STEPS):
+        while self.steps - first < FEWEST_STEPS or (right < stage.accuracy and self.steps - first < stage.most):
             right = 0.95 * right + 0.05 * self.step(self.batches(stage))
+            if (self.steps - first) % 50 == 0:
+                report(stage=stage.name, steps=self.steps, right=round(right, 3))
         report(stage=stage.name, steps=self.steps, tokens=self.tokens, right=round(right, 3))
 
     def batches(self, stage: Stage, share: float = 1.0) -> list[Batch]:
