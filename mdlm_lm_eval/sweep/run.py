@@ -177,6 +177,7 @@ class Evaluator:
         self._arguments: dict[str, Any] = {}
         lm = self._loaded(first)
         if isinstance(lm, MDLM):
+            forget_task_files(sys.modules.keys() - _MODULES)  # of an earlier sweep in this process
             check_likelihoods(lm, sweep, lambda cell: tasks.manager(cell.metadata).load([cell.task])["tasks"])
 
     def files(self, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
