@@ -5,9 +5,11 @@ model sees the likelihoods of the same cell.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from datasets import disable_caching, enable_caching, is_caching_enabled
 from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.lm import MDLM
@@ -31,7 +33,8 @@ def check_likelihoods(lm: MDLM, sweep: Sweep, load: Callable[[Cell], dict[str, A
             continue
         key = repr((cell.task, cell.metadata))
         if key not in known:
-            known[key] = _requests(lm, sweep, load(cell))
+            with _without_a_trace():
+                known[key] = _requests(lm, sweep, load(cell))
         for kind, sentence in refused.items():
             asked = [one for one in known[key] if one.request_type == kind]
             if asked and sentence:
@@ -40,6 +43,18 @@ def check_likelihoods(lm: MDLM, sweep: Sweep, load: Callable[[Cell], dict[str, A
                 lm.scorings(kind, asked, at_own_length=False)
             except OptionError as error:
                 raise OptionError(f"{cell.name}: {error}") from error
+
+
+@contextmanager
+def _without_a_trace() -> Iterator[None]:
+    """Keeps `datasets` from storing what a task draws at random while it is loaded: its cells would be asked that."""
+    was_caching = is_caching_enabled()
+    disable_caching()
+    try:
+        yield
+    finally:
+        if was_caching:
+            enable_caching()
 
 
 def _refusal(lm: MDLM, request_type: str) -> str | None:
