@@ -153,9 +153,19 @@ class Row:
         block that held masks before it. A block that a pass over later blocks has finished is run once more with them:
         so the keys and values of its final tokens are remembered.
         """
-        before, was_wide, structure = (self.number, self.stage), self.is_wide, self.structure
-        is_idle = not changed and not structure.sampler.ends_as_planned and self.step.fill > 0
+        before, was_wide = (self.number, self.stage), self.is_wide
+        is_idle = not changed and not self.structure.sampler.ends_as_planned and self.step.fill > 0
         self.n_passes += 1
+        self._leave_stage(changed=changed, has_masks=has_masks, first_open=first_open)
+        has_moved = was_wide or (self.number, self.stage) != before
+        self.idle = self.idle + 1 if is_idle and not has_moved else 0
+        if has_moved and not self.is_over:
+            self.prepare()
+        return has_moved
+
+    def _leave_stage(self, *, changed: bool, has_masks: bool, first_open: int) -> None:
+        """Goes on to another stage or block if this one is done."""
+        structure = self.structure
         if self.stage is Stage.STORE:
             self._enter_next_block()
         elif self.stage is Stage.EDIT:
@@ -167,19 +177,9 @@ class Row:
         elif structure.sampler.ends_as_planned:
             if self.n_passes == len(self.block.steps):
                 self._finish_block()
-        elif not has_masks:
-            self._finish_filling()
-        has_moved = was_wide or (self.number, self.stage) != before
-        self.idle = self.idle + 1 if is_idle and not has_moved else 0
-        if has_moved and not self.is_over:
-            self.prepare()
-        return has_moved
-
-    def _finish_filling(self) -> None:
-        """Goes on from a block's last mask to passes that only edit, or to the next block."""
-        if self.structure.n_edits:
+        elif not has_masks and structure.n_edits:
             self.stage = Stage.EDIT
-        else:
+        elif not has_masks:
             self._finish_block()
 
     def _finish_block(self, *, ran_final_tokens: bool = False) -> None:
