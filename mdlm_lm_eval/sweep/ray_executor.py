@@ -82,7 +82,8 @@ def run_on_ray(
                     except (RayError, OSError) as error:
                         fail(claims, cell, getattr(error, "cause", None) or error)
                     lock.release()
-                show_progress(bar, [*claims.left, *(cell for _, cell, _ in running.values())])
+                waiting = [taken[0]] if taken else []
+                show_progress(bar, [*claims.left, *waiting, *(cell for _, cell, _ in running.values())])
     finally:
         ray.shutdown()  # ends the actors
 
