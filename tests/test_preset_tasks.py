@@ -20,7 +20,7 @@ from torch import Tensor
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.presets import published
-from tests.conftest import LM_EVAL_05, data, evaluate, tiny_model, tiny_tokenizer
+from tests.conftest import LM_EVAL_05, data, evaluate, stand_in_for_code_eval, tiny_model, tiny_tokenizer
 
 Entry = dict[str, Any]
 TASKS: dict[str, list[Entry]] = data("preset_tasks.json")
@@ -112,7 +112,7 @@ def columns(samples: Sequence[dict[str, Any]]) -> dict[tuple[int, str], float]:
 def test_right_answers_score_one_and_wrong_and_empty_ones_zero(
     task: str, shots: int, chat: bool, multiturn: bool, lm: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evaluate.load", lambda _name: CodeEval())
+    stand_in_for_code_eval(monkeypatch, CodeEval())
     monkeypatch.setattr("nltk.download", lambda _name: None)
     monkeypatch.setattr(
         "signal.alarm", lambda _seconds: 0

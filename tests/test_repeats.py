@@ -25,7 +25,7 @@ from mdlm_lm_eval.sweep.__main__ import main as sweep
 from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import pass_at, repeat, summary
 from tests.commands import run
-from tests.conftest import data, evaluate, generation, tiny_model, tiny_tokenizer
+from tests.conftest import data, evaluate, generation, stand_in_for_code_eval, tiny_model, tiny_tokenizer
 
 BENCHMARKS = data("benchmarks.json")
 AIME = {"Problem": "What is 40 + 2?", "Answer": 42}
@@ -97,7 +97,7 @@ class CodeEval:
 def test_packaged_tasks_have_the_prompts_of_lm_eval_and_both_scores(
     name: str, metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evaluate.load", lambda _name: CodeEval())
+    stand_in_for_code_eval(monkeypatch, CodeEval())
     is_code = name != "aime24"
     docs = BENCHMARKS[name]["docs"] if is_code else [AIME, AIME]
     lm = Stub("    return a + b", "    return 0") if is_code else Stub("41", "so $\\boxed{42}$", "43", "44")

@@ -124,12 +124,14 @@ def _fine_tuning(before: Model, after: Model) -> Evidence | None:
 def _losses_to_worst(model: Model, conditions: Sequence[Condition]) -> dict[str, Floats]:
     """Task -> each question's loss from 2 masks to the worst count, which the other half of all questions chooses.
 
-    Empty if 2 masks and a higher count were not asked.
+    Empty if 2 masks and a higher count were not asked, or one question alone was.
     """
     conditions = [one for one in conditions if (one.masks or 0) >= FEW]
     if MASKS not in conditions or len(conditions) < 2 or not _have_letters(model, conditions):
         return {}
     of_tasks = {task: _of_task(model, conditions, task, "decoded") for task in model.answers[MASKS]}
+    if min(len(own[MASKS]) for own in of_tasks.values()) < 2:
+        return {}
     worst = [
         min(conditions, key=lambda one: fmean(float(own[one][1 - half :: 2].mean()) for own in of_tasks.values()))
         for half in (0, 1)
@@ -165,7 +167,7 @@ def _gradients_of_examples(model: Model) -> Evidence | None:
     far = rows[rows["place"] <= fifth].groupby(["task", "reordering"])["gradient"].mean()
     ratios = np.log(near / far)
     of_tasks = {task: own.to_numpy() for task, own in ratios.groupby(level="task")}
-    return _from_samples(of_tasks, *_reference(model, SLOT))
+    return replace(_from_samples(of_tasks, *_reference(model, SLOT)), questions=int(rows["questions"].min()))
 
 
 def _rows(model: Model, analysis: str) -> pd.DataFrame | None:
