@@ -116,12 +116,11 @@ class Model:
 
     name: str
     adapter: str
-    kind: str
     setting: tuple[str, ...]
     answers: dict[Condition, dict[str, Answers]] = field(default_factory=dict)
     analyses: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     files: list[ResultFile] = field(default_factory=list)
-    plan: "Plan | None" = None
+    plan: Plan | None = None
 
     @property
     def title(self) -> str:
@@ -176,7 +175,7 @@ def _model(models: dict[tuple[Any, ...], Model], file: ResultFile, result: TaskR
     weights = (file.mdlm.get("weights"), file.mdlm.get("adapter_weights"), file.suite_hash)
     metadata = tuple(result.metadata.get(name) for name in ("fewshot_seed", "fewshot_template"))
     key = (file.model, adapter, weights, words, metadata)
-    return models.setdefault(key, Model(file.model, adapter, file.model_kind, words))
+    return models.setdefault(key, Model(file.model, adapter, words))
 
 
 def _condition(task: SuiteTask, result: TaskResult) -> Condition:
