@@ -186,6 +186,37 @@ def plain_choice(denoiser: Denoiser, context: list[int], choice: list[int]) -> N
     float(torch.nn.functional.cross_entropy(logits[masked], ids[masked]))
 
 
+def decodings(shape: Shape, n_tokens: int) -> dict[str, tuple[dict[str, Any], int | None]]:
+    """The ways of decoding `n_tokens` that are measured, by name: their options, and how many slots are returned."""
+    if shape.block is not None:
+        changes = {"n_masks": n_tokens, "steps_per_block": shape.block}
+        return {f"block diffusion, blocks of {shape.block}": (changes, None)}
+    block = min(32, n_tokens)
+    found: dict[str, tuple[dict[str, Any], int | None]] = {
+        "suite: 200 masks, 1 step": ({"n_masks": 200, "steps": 1}, 1),
+        # Every pass runs the same, so that few of them tell as much.
+        "exact, one token a pass": ({"n_masks": min(4, n_tokens)}, None),
+    }
+    for cache in ("prefix", "dual"):
+        changes = {"n_masks": n_tokens, "block_length": block, "cache": cache}
+        found[f"cache={cache}, blocks of {block}"] = changes, None
+    return found
+
+
+def canvases_for(
+    denoiser: Denoiser, prompts: Sequence[list[int]], options: DecodingOptions, n_returned: int | None
+) -> list[Canvas]:
+    """A canvas after each prompt."""
+    facts: dict[str, Any] = {"max_length": 8192, "request_gen_toks": n_returned, "attention": denoiser.attention}
+    return [build_canvas(ids, options, mask_token_id=MASK, **facts)[0] for ids in prompts]
+
+
+def prompts_of(n: int, n_tokens: int) -> list[list[int]]:
+    """Random prompts."""
+    draw = Random(0)
+    return [draw.choices(range(2, 300), k=n_tokens) for _ in range(n)]
+
+
 class EnoughError(Exception):
     """The passes of interest have run."""
 
@@ -296,10 +327,6 @@ class Benchmark:
             times.append(time.perf_counter() - began)
         return median(times[1:])
 
-    def prompts(self, n: int) -> list[list[int]]:
-        draw = Random(0)
-        return [draw.choices(range(2, 300), k=self.arguments.prompt_tokens) for _ in range(n)]
-
     def run(self) -> None:
         turns = [(name, compiled) for name in self.arguments.shapes for compiled in (False, True)]
         turns = [turn for turn in turns if not turn[1] or self.arguments.compile]
@@ -340,45 +367,29 @@ class Benchmark:
 
     def workloads(self, shape: Shape, denoiser: Denoiser, batch: int) -> dict[str, Workload]:
         """By name: what runs, how many tokens it makes, the plain loop with its tokens, and the comparison."""
-        n, prompts = self.arguments.tokens, self.prompts(batch)
+        n, prompts = self.arguments.tokens, prompts_of(batch, self.arguments.prompt_tokens)
         block, few, prompt = shape.block or min(32, n), min(4, n), prompts[0]
+        loops: dict[str, Plain] = {
+            "suite": (lambda: plain_whole(denoiser, prompt, 200, 1), 1),
+            "exact": (lambda: plain_whole(denoiser, prompt, few, few), few),
+            "cache=prefix": (lambda: plain_cached(denoiser, prompt, n, block, block, dual=False), block),
+            "cache=dual": (lambda: plain_cached(denoiser, prompt, n, block, block, dual=True), block),
+            "block diffusion": (lambda: plain_blocks(denoiser, prompt, n, block), n),
+        }
         found: dict[str, Workload] = {}
 
-        def add(name: str, changes: dict[str, Any], tokens: int, plain: Plain, returned: int | None = None) -> None:
+        def add(name: str, changes: dict[str, Any], n_returned: int | None) -> None:
             options = DecodingOptions().override(changes)
-            canvases = [
-                build_canvas(
-                    ids,
-                    options,
-                    mask_token_id=MASK,
-                    max_length=8192,
-                    request_gen_toks=returned,
-                    attention=denoiser.attention,
-                )[0]
-                for ids in prompts
-            ]
+            canvases = canvases_for(denoiser, prompts, options, n_returned)
             compare = None
             if options.cache == "auto":  # the others are approximate
                 compare = lambda: teacher_forced(denoiser, shape, canvases[:COMPARED], options)  # noqa: E731
+            tokens = sum(canvas.n_returned for canvas in canvases)
+            plain = next(loop for start, loop in loops.items() if name.startswith(start))
             found[name] = (lambda: decode_canvases(denoiser, canvases, options), tokens, plain, compare)
 
-        if shape.block is None:
-            suite = {"n_masks": 200, "steps": 1}
-            add(
-                "suite: 200 masks, 1 step", suite, batch, (lambda: plain_whole(denoiser, prompt, 200, 1), 1), returned=1
-            )
-            # Every pass runs the same, so that few of them tell as much.
-            plain: Plain = (lambda: plain_whole(denoiser, prompt, few, few), few)
-            add("exact, one token a pass", {"n_masks": few}, batch * few, plain)
-            for cache in ("prefix", "dual"):
-                is_dual = cache == "dual"
-                plain = (lambda d=is_dual: plain_cached(denoiser, prompt, n, block, block, dual=d), block)  # type: ignore[misc]
-                changes = {"n_masks": n, "block_length": block, "cache": cache}
-                add(f"cache={cache}, blocks of {block}", changes, batch * n, plain)
-        else:
-            plain = (lambda: plain_blocks(denoiser, prompt, n, block), n)
-            changes = {"n_masks": n, "steps_per_block": block}
-            add(f"block diffusion, blocks of {block}", changes, batch * n, plain)
+        for name, (changes, n_returned) in decodings(shape, n).items():
+            add(name, changes, n_returned)
         for length, samples in ((1, 1), (8, SAMPLES)):
             choices = [[2 + number, *range(3, 2 + length)] for number in range(4)]
             contexts = prompts[: max(1, batch // (4 * samples))]  # one batch of rows
