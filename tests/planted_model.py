@@ -52,6 +52,15 @@ def write_run(folder: Path, planted: Planted, *, n: int = 200, seed: int = 0, **
         path.write_text(json.dumps(content), encoding="utf-8")
 
 
+def write_analysis(path: Path, name: str, rows: list[dict[str, Any]], **settings: Any) -> None:
+    """Writes an analysis as a cell of a sweep, with these settings of the cell."""
+    summary = {"groups": [{"group": "masks", "gradient": 0.1, "band": None, "tasks": 16}]}
+    content = {"settings": {"pretrained": "organisation/model"}, "rows": rows, "summary": summary}
+    content["config"] = {"mdlm_sweep": {"settings": settings}}
+    path.mkdir(parents=True)
+    (path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
 def _letters(task: str, shares: tuple[float, float], n: int, seed: int, cell: int) -> str:
     """A sign for each question. Questions are as hard in all cells, so that answers are paired."""
     right, end = shares

@@ -1,6 +1,7 @@
 """`mdlm-leaderboard report`: verdicts on planted models, numbers equal to lm-eval's, and a page that is complete."""
 
 import json
+import math
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +13,8 @@ from mdlm_leaderboard.__main__ import main
 from mdlm_lm_eval.paper.answers import read_models
 from mdlm_lm_eval.paper.evidence import evidence_of
 from mdlm_lm_eval.paper.verdict import decide
-from tests.planted_model import cells, write_run
+from tests.leaderboard_files import TASKS, suite_file, write
+from tests.planted_model import cells, write_analysis, write_run
 
 
 def _near_is_better(cell):
@@ -76,6 +78,40 @@ def test_a_loss_says_what_it_is_due_to(tmp_path):
     assert _verdicts(tmp_path / "ends")["masks"].words.endswith("by ending the text")
     write_run(tmp_path / "dots", _anything_hurts)
     assert "masks no more than dots" in _verdicts(tmp_path / "dots")["masks"].words
+
+
+def _gradients(ratio):
+    """Rows of table 1 in which masks have `ratio` times the gradient of the last text."""
+    facts = {"predicted": "A", "answer": "A"}
+    return [
+        {"task": f"mdlm_{task}", "question": n, "group": group, "gradient": value * (1 + n / 10), **facts}
+        for task in TASKS
+        for n in range(2)
+        for group, value in (("masks", 0.1 * ratio), ("last 50 non-masks", 0.1))
+    ]
+
+
+def test_an_analysis_is_of_the_model_with_its_weights_loading_and_prompts(tmp_path):
+    """Two models of one name have their own; an analysis of neither, or of other prompts, is not used."""
+    for weights, ratio in (("a" * 64, 2.0), ("b" * 64, 0.5)):
+        content = suite_file(n_masks=2, weights=weights)
+        own = {"weights": weights, "task": "mdlm_context", "model_args": {}, "metadata": {}}
+        cell = {**own, "model_args": {"n_masks": 2, "steps": 1}}
+        content["config"]["mdlm_sweep"] = {"settings": cell}
+        write(tmp_path / weights[0], results_cell=content)
+        folder = tmp_path / f"{weights[0]}-analyses"
+        write_analysis(folder / "own", "attribution_groups", _gradients(ratio), **own)
+        changes = {"weights": "c" * 64, "model_args": {"load_in_4bit": True}, "metadata": {"fewshot_distractors": 0}}
+        for name, value in {**changes, "task": "mdlm_rules", "apply_chat_template": True}.items():
+            write_analysis(folder / name, "attribution_groups", _gradients(9), **own | {name: value})
+    models, refused = read_models(tmp_path)
+    ratios = {
+        model.weights[0]: math.exp(fmean(evidence_of(model)["gradients_masks"].effects.values())) for model in models
+    }
+    assert ratios == pytest.approx({"a": 2.0, "b": 0.5})
+    assert {model.title for model in models} == {f"built-in (weights {7 * name})" for name in "ab"}
+    assert len(refused) == 10
+    assert {reason.split()[0] for reason in refused.values()} == {"is", "was"}
 
 
 class _Page(HTMLParser):

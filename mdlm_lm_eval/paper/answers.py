@@ -1,7 +1,7 @@
 """Reads the answers of the few-shot suite from result files: for each model, condition and task, a sign a question."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdlm_lm_eval.results.decomposition import SHARES
-from mdlm_lm_eval.results.files import UnusableFile, read_json, write_whole
+from mdlm_lm_eval.results.files import UnusableFile, check_inside, read_json, write_whole
 from mdlm_lm_eval.results.frame import MASKS, read_folder, setting_of
-from mdlm_lm_eval.results.result_file import ANALYSES, ResultFile, TaskResult
+from mdlm_lm_eval.results.names import without_shared
+from mdlm_lm_eval.results.printable import printable
+from mdlm_lm_eval.results.recorded import ANALYSIS, check_types
+from mdlm_lm_eval.results.redaction import redacted
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, suite_task, task_names
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 _IN_CONDITION = MASKS | {"steps", "steps_per_block", "unmasking", "n_fillers", "filler"}
 _TRUE_LABELS = "true"
+_OF_PROMPTS = ("fewshot_seed", "fewshot_template")
+# Settings of a sweep's cell that decide a model's logits, beside its weights and loading arguments.
+_OF_LOGITS = ("model", "adapter_weights", "plugins", "apply_chat_template", "system_instruction", "task_suite")
+#: Analysis -> the task that a report draws it for.
+_ANALYSED = {
+    "attribution_groups": "mdlm_context",
+    "attribution_examples": "mdlm_slot",
+    "confidence": "mdlm_context",
+}
 
 
 @dataclass(frozen=True)
@@ -108,24 +121,35 @@ class Plan:
 class Model:
     """A checkpoint, with an adapter or without, and all of its answers.
 
+    title: its name with its adapter, and what it differs in from another model of that name.
     setting: its options that differ from the defaults, in words, beside those of conditions.
+    prompts: the settings of the prompts' examples and wording.
+    weights, adapter_weights: digests of the files; None for a hub id without a digest.
+    suite: version and hash of the few-shot suite.
     answers: condition -> task -> answers, for conditions that all tasks have.
     analyses: name of an analysis -> its content.
+    logits: what decided the model's logits in cells of sweeps, by which analyses are found.
     plan: the plan of the run; None without one.
     """
 
     name: str
     adapter: str
     setting: tuple[str, ...]
+    prompts: Mapping[str, Any]
+    weights: str | None
+    adapter_weights: str | None
+    suite: tuple[str, str | None]
+    title: str = ""
     answers: dict[Condition, dict[str, Answers]] = field(default_factory=dict)
     analyses: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     files: list[ResultFile] = field(default_factory=list)
+    logits: set[str] = field(default_factory=set)
     plan: Plan | None = None
 
-    @property
-    def title(self) -> str:
-        """The name with its adapter."""
-        return f"{self.name} + {self.adapter}" if self.adapter else self.name
+    def is_base_of(self, other: "Model") -> bool:
+        """Whether `other` is this model with an adapter, asked in the same way."""
+        own = (self.name, self.weights, self.setting, self.prompts, self.suite)
+        return not self.adapter and own == (other.name, other.weights, other.setting, other.prompts, other.suite)
 
 
 def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
@@ -142,6 +166,9 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
             continue
         model = _model(models, file, file.tasks[next(iter(suites))])
         model.files.append(file)
+        if settings := _settings_of_cell(file.config):
+            options = {name for one in file.tasks.values() for name in one.options}
+            model.logits.add(_logits(file.model, settings, options | {"cache_audit"}))
         planned = [(plan, n) for plan in plans if (n := plan.questions(file))]
         model.plan = planned[0][0] if planned else model.plan
         for name, task in suites.items():
@@ -151,14 +178,36 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
             found = found.cut(planned[0][1]) if planned else found
             if task.task not in of_tasks or of_tasks[task.task].n < found.n:
                 of_tasks[task.task] = found
-    for model in models.values():
-        model.answers = {
-            condition: dict(sorted(of_tasks.items()))
-            for condition, of_tasks in model.answers.items()
-            if of_tasks.keys() == task_names()
-        }
-    _add_analyses(folder, models.values(), refused)
-    return [model for model in models.values() if model.answers], refused
+    answered = [model for model in models.values() if _in_full(model)]
+    _name(answered)
+    _add_analyses(folder, answered, refused)
+    return answered, refused
+
+
+def _in_full(model: Model) -> bool:
+    """Leaves the conditions that all tasks were asked under. Returns whether there are any."""
+    full = {condition: of_tasks for condition, of_tasks in model.answers.items() if of_tasks.keys() == task_names()}
+    model.answers = {condition: dict(sorted(of_tasks.items())) for condition, of_tasks in full.items()}
+    return bool(model.answers)
+
+
+def _name(models: Iterable[Model]) -> None:
+    """Gives models their titles: name and adapter; and where several share these, the words in which they differ."""
+    of_names: dict[str, list[Model]] = {}
+    for model in models:
+        of_names.setdefault(" + ".join(filter(None, (model.name, model.adapter))), []).append(model)
+    for name, same in of_names.items():
+        facts = [
+            [
+                *model.setting,
+                *(f"{key}={value}" for key, value in model.prompts.items()),
+                *(f"weights {digest[:7]}" for digest in (model.weights, model.adapter_weights) if digest),
+                f"suite {model.suite[0]} ({(model.suite[1] or 'unknown')[:7]})",
+            ]
+            for model in same
+        ]
+        for model, own in zip(same, without_shared(facts), strict=True):
+            model.title = f"{name} ({', '.join(own) or 'otherwise'})" if len(same) > 1 else name
 
 
 def _is_done(folder: Path) -> bool:
@@ -170,12 +219,19 @@ def _is_done(folder: Path) -> bool:
 
 def _model(models: dict[tuple[Any, ...], Model], file: ResultFile, result: TaskResult) -> Model:
     """The model of a file, which is added if it is new."""
-    adapter = file.adapter or ""
-    words = tuple(setting_of(file, result, without=_IN_CONDITION))
-    weights = (file.mdlm.get("weights"), file.mdlm.get("adapter_weights"), file.suite_hash)
-    metadata = tuple(result.metadata.get(name) for name in ("fewshot_seed", "fewshot_template"))
-    key = (file.model, adapter, weights, words, metadata)
-    return models.setdefault(key, Model(file.model, adapter, words))
+    record = file.mdlm or _settings_of_cell(file.config)
+    prompts = {name: result.metadata.get(name, DEFAULT_SETTINGS[name]) for name in _OF_PROMPTS}
+    new = Model(
+        file.model,
+        file.adapter or "",
+        tuple(setting_of(file, result, without=_IN_CONDITION)),
+        prompts,
+        record.get("weights"),
+        record.get("adapter_weights"),
+        (result.version, (record.get("task_suite") or {}).get("sha256")),
+    )
+    key = (new.name, new.adapter, new.weights, new.adapter_weights, new.setting, *prompts.values(), new.suite)
+    return models.setdefault(key, new)
 
 
 def _condition(task: SuiteTask, result: TaskResult) -> Condition:
@@ -204,15 +260,52 @@ def _condition(task: SuiteTask, result: TaskResult) -> Condition:
 
 
 def _add_analyses(folder: Path, models: Iterable[Model], refused: dict[str, str]) -> None:
-    """Gives each analysis below `folder` to the model with its name and adapter."""
-    for name in ANALYSES:
+    """Gives each finished analysis of a sweep to the models that it is of; of several, the one with the most rows."""
+    for name, task in _ANALYSED.items():
         for path in sorted(folder.rglob(f"{name}.json")):
+            place = printable(path.relative_to(folder).as_posix())
+            if "/." in f"/{place}":
+                continue  # not finished
             try:
-                content = read_json(path)
+                check_inside(path, folder)
+                content = redacted(read_json(path))
+                check_types(content, ANALYSIS)
+                settings = _settings_of_cell(content.get("config") or {})
+                if settings.get("task") != task or not _is_standard(settings.get("metadata") or {}):
+                    raise UnusableFile(f"was not made by a sweep of {task} with its standard examples")
+                logits = _logits(str(content["settings"].get("pretrained")), settings)
+                own = [model for model in models if logits in model.logits]
+                if not own:
+                    raise UnusableFile("is of other weights, loading or prompts than the answers")
             except UnusableFile as error:
-                refused[str(path.relative_to(folder))] = str(error)
+                refused[place] = str(error)
                 continue
-            settings = content["settings"]
-            for model in models:
-                if (model.name, model.adapter or None) == (settings["pretrained"], settings["adapter"]):
+            for model in own:
+                if len(model.analyses.get(name, {}).get("rows", ())) < len(content["rows"]):
                     model.analyses[name] = content
+
+
+def _settings_of_cell(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What decided the scores of a sweep's cell (`Claims.settings`); empty for other files."""
+    return (config.get("mdlm_sweep") or {}).get("settings") or {}
+
+
+def _logits(name: str, settings: Mapping[str, Any], options: Collection[str] = ()) -> str:
+    """What decides a model's logits, of a cell's settings without `options`. A name identifies weights of a hub id."""
+    arguments = settings.get("model_args") or {}
+    metadata = settings.get("metadata") or {}
+    decisive = {
+        "weights": settings.get("weights") or name,
+        "arguments": {key: value for key, value in arguments.items() if key not in options},
+        **{key: settings.get(key) for key in _OF_LOGITS},
+        **{key: metadata.get(key, DEFAULT_SETTINGS[key]) for key in _OF_PROMPTS},
+    }
+    return json.dumps(decisive, sort_keys=True)
+
+
+def _is_standard(metadata: Mapping[str, Any]) -> bool:
+    """Whether the numbers of examples and their labels are the suite's own."""
+    others = DEFAULT_SETTINGS.keys() - {*_OF_PROMPTS}
+    return all(
+        str(metadata.get(name, DEFAULT_SETTINGS[name])).lower() == str(DEFAULT_SETTINGS[name]) for name in others
+    )

@@ -18,6 +18,7 @@ LARGEST = 1e100  # the largest score: figures compute its square
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Amount = Annotated[float, Field(ge=0, le=1e18)]
 Bounds = Annotated[list[Count], Field(min_length=2, max_length=2)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | int
 Scalar = str | int | float | bool | None
 
 
@@ -157,6 +158,20 @@ class Arguments(TypedDict, total=False):
     peft: str | None
 
 
+class SettingsOfCell(TypedDict, total=False):
+    """What decided the scores of a sweep's cell."""
+
+    model_args: dict[str, Any] | None
+    metadata: dict[str, Any] | None
+
+
+class OfSweep(TypedDict, total=False):
+    """The record that `mdlm-sweep` makes of a cell."""
+
+    command: str | None
+    settings: SettingsOfCell | None
+
+
 class Config(TypedDict, total=False):
     """lm-eval's own settings."""
 
@@ -166,7 +181,7 @@ class Config(TypedDict, total=False):
     model_num_parameters: Annotated[int, Field(le=2**53)] | None
     gen_kwargs: str | dict[str, Any] | None
     mdlm: OfModel | None
-    mdlm_sweep: dict[str, Any] | None
+    mdlm_sweep: OfSweep | None
     batch_size: Scalar
     limit: Amount | None
 
@@ -212,6 +227,36 @@ class Recorded(BaseModel):
     date: Annotated[float, Field(ge=0, lt=253402300800)] | None = None  # seconds, up to the year 9999
 
 
+class RowOfAnalysis(TypedDict, total=False):
+    """A number of an analysis."""
+
+    task: Required[str]
+    question: Count
+    reordering: Count
+    place: Count
+    group: str
+    predicted: str
+    answer: str
+    questions: Count
+    gradient: Amount
+
+
+class OfAnalysis(TypedDict, total=False):
+    """The part of an analysis' `config` that a sweep writes."""
+
+    mdlm_sweep: OfSweep | None
+
+
+class Analysis(TypedDict, total=False):
+    """A file of `mdlm-attribution`. `summary` has means over tasks and their bands, and is empty before the end."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    settings: Required[dict[str, Any]]
+    rows: Required[list[RowOfAnalysis]]
+    summary: Required[dict[str, list[dict[str, str | Number | None]]]]
+    config: OfAnalysis | None
+
+
 class Sample(TypedDict):
     """One line of lm-eval's `--log_samples`. Every metric is a further key."""
 
@@ -232,7 +277,7 @@ class Answered(Sample, total=False):
     resps: Required[list[list[Any]]]
 
 
-RECORDED, CHECK_RECORD = TypeAdapter(Recorded), TypeAdapter(CheckRecord)
+RECORDED, CHECK_RECORD, ANALYSIS = TypeAdapter(Recorded), TypeAdapter(CheckRecord), TypeAdapter(Analysis)
 SAMPLES, ANSWERED = TypeAdapter(list[Sample]), TypeAdapter(list[Answered])
 
 

@@ -46,7 +46,7 @@ from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.sweep.budget import Work, budget, powers, seconds_of
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
-from mdlm_lm_eval.sweep.run import Measured, Tasks, say, tokenizer_of_model
+from mdlm_lm_eval.sweep.run import Measured, Tasks, check_analysis, say, tokenizer_of_model
 
 # Tokens that an analysis counts for each of its prompts: a pass with gradients is three without.
 _BACKWARD: dict[str | None, int] = {"groups": 3, "examples": 3 * REORDERINGS}
@@ -89,8 +89,10 @@ class Survey:
             raise OptionError(f"no cell can run: {next(iter(self.left_out.values()))}")
 
     def _size(self, cell: Cell) -> Size:
+        if cell.analysis:
+            check_analysis(self.sweep, cell)
         prompts, most, is_slot = self._prompt(cell)
-        if self.sweep.model != "mdlm" and (is_slot or cell.analysis):
+        if self.sweep.model != "mdlm" and is_slot:
             raise OptionError("autoregressive models get open-ended questions alone")
         masks = self._masks(cell, max(prompts))
         if (longest := max(prompts) + max(masks)) > self.context:

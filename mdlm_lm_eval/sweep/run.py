@@ -79,6 +79,17 @@ def as_chats(sweep: Sweep) -> Sweep:
     return replace(sweep, apply_chat_template=chats)
 
 
+def check_analysis(sweep: Sweep, cell: Cell) -> None:
+    """Raises OptionError if an analysis would have other prompts than the sweep's other cells, or no model."""
+    if sweep.model != "mdlm":
+        raise OptionError(f"analysis={cell.analysis} needs --model mdlm in a sweep; see mdlm-attribution")
+    if sweep.system_instruction or isinstance(sweep.apply_chat_template, str) or not sweep.fewshot_as_multiturn:
+        raise OptionError(
+            f"analysis={cell.analysis} takes no --system_instruction, no named chat template and no "
+            "--fewshot_as_multiturn false"
+        )
+
+
 class Tasks:
     """The tasks of a sweep. lm-eval adds metadata to tasks as it loads them, so each set has its own manager."""
 
@@ -185,8 +196,11 @@ class Evaluator:
 
         `settings` are those of `Claims.settings`, and are recorded in the result.
         """
-        sweep, lm = self.sweep, self._prepared(cell)
+        sweep = self.sweep
         if cell.analysis:
+            check_analysis(sweep, cell)
+        lm = self._prepared(cell)
+        if cell.analysis and isinstance(lm, MDLM):
             return self._analysed(lm, cell, settings)
         tracker = EvaluationTracker()
         forget_task_files(sys.modules.keys() - _MODULES)
@@ -218,10 +232,8 @@ class Evaluator:
         found[first] = (three - one) / 2
         return Measured({way: max(took, 1e-3) for way, took in found.items()}, start)
 
-    def _analysed(self, lm: LM, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
+    def _analysed(self, lm: MDLM, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
         """The files of an analysis, as `mdlm-attribution` writes them; their JSON also has the cell's settings."""
-        if not isinstance(lm, MDLM):
-            raise OptionError(f"analysis={cell.analysis} needs --model mdlm in a sweep; see mdlm-attribution")
         command = self.sweep.command(cell)
         with tempfile.TemporaryDirectory() as scratch:
             folder = ((settings and self.partial) or Path(scratch)) / digest_of_settings(settings)

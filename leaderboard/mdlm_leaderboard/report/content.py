@@ -138,7 +138,7 @@ def judged(models: Sequence[Model]) -> list[Judged]:
     """The verdicts on each model. An adapter is judged against its own base."""
     found = []
     for model in models:
-        bases = [one for one in models if model.adapter and one.name == model.name and not one.adapter]
+        bases = [one for one in models if model.adapter and one.is_base_of(model)]
         evidence = evidence_of(model, bases[0] if bases else None)
         found.append(Judged(model, decide(evidence, model.plan.content["declared"] if model.plan else ())))
     return found
