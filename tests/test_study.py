@@ -80,12 +80,12 @@ def test_models_are_fine_tuned_after_bases_that_read(tmp_path: Path, monkeypatch
     """Every second base reads: three seeds, two of them with all arms. Nothing finished is computed again."""
     trained: list[tuple[int, str]] = []
 
-    def train(seed: int, arm: str, work: Path) -> None:
+    def train(seed: int, arm: str, work: Path, device: str) -> None:
         trained.append((seed, arm))
         study.folder_of(seed, arm, work).mkdir(parents=True, exist_ok=True)
         (study.folder_of(seed, arm, work) / "model.safetensors").write_text(f"{seed} {arm}")
 
-    def ask(model: str, fewshot_seed: int) -> dict[str, dict[str, list[str]]]:
+    def ask(model: str, fewshot_seed: int, device: str) -> dict[str, dict[str, list[str]]]:
         is_right = int(Path(model).name.removesuffix(".merged").rpartition("-")[2]) % 2 == 0
         some = asking.asked(fewshot_seed, asking.SETS)
         signs = {task: ["".join(one.right if is_right else "E" for one in asked)] * 2 for task, asked in some.items()}

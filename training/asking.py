@@ -36,13 +36,15 @@ def tasks(fewshot_seed: int) -> dict[str, Any]:
     return dict(manager.load(["mdlm_rules"])["tasks"])
 
 
-def ask(model: str, fewshot_seed: int = OUTCOME, n_sets: int = SETS) -> dict[str, dict[str, list[str]]]:
+def ask(
+    model: str, fewshot_seed: int = OUTCOME, n_sets: int = SETS, device: str = "cpu"
+) -> dict[str, dict[str, list[str]]]:
     """The model's answers after every ending: ending -> task -> likeliest tokens and likeliest letters."""
     import torch
 
     from mdlm_lm_eval import load_denoiser, load_tokenizer
 
-    denoiser, tokenizer = load_denoiser(model), load_tokenizer(model)
+    denoiser, tokenizer = load_denoiser(model, device=device), load_tokenizer(model)
     letters = torch.tensor(tokenizer.convert_tokens_to_ids(list("ABC")))
     (dot,) = tokenizer(".", add_special_tokens=False)["input_ids"]
     signs = {**{int(letter): sign for letter, sign in zip(letters, "ABC", strict=True)}, tokenizer.eos_token_id: "E"}
@@ -53,10 +55,10 @@ def ask(model: str, fewshot_seed: int = OUTCOME, n_sets: int = SETS) -> dict[str
         prompts = torch.tensor([tokenizer(task.fewshot_context(one, 0))["input_ids"] for one in documents])
         canvases = torch.cat([prompts, ending.expand(len(prompts), -1)], dim=1)
         rows = []
-        for some in canvases.split(4):
-            first_masks = torch.arange(len(some)) * canvases.shape[1] + prompts.shape[1]
+        for some in canvases.to(device).split(4 if device == "cpu" else 32):
+            first_masks = torch.arange(len(some), device=device) * canvases.shape[1] + prompts.shape[1]
             rows.append(denoiser.logits(some, None, first_masks))
-        logits = torch.cat(rows).float()
+        logits = torch.cat(rows).float().cpu()
         logits[:, denoiser.mask_token_id] = -torch.inf
         tokens = "".join(signs.get(int(token), "-") for token in logits.argmax(-1))
         found.setdefault(name, {})[task.config.task] = [

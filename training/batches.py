@@ -17,6 +17,10 @@ class Batch:
     weights: torch.Tensor  # weight of each token's cross-entropy in the loss, 0 for tokens that are not masked
     hidden: bool = False  # whether no other token sees a masked token, as if each were the only mask
 
+    def to(self, device: str) -> "Batch":
+        """The batch with its tensors on `device`."""
+        return Batch(self.clean.to(device), self.noisy.to(device), self.weights.to(device), self.hidden)
+
 
 class Noiser:
     """Turns documents into masked batches of token ids."""

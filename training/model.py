@@ -75,15 +75,16 @@ def _clean_and_noisy_mask(length: int, block_length: int) -> Tensor:
 
 def logits_at_masks(model: LlamaForCausalLM, batch: Batch, block_length: int | None) -> Tensor:
     """Logits [N, V] of a batch's masked tokens, under full attention or in blocks."""
-    length = batch.noisy.shape[1]
+    length, device = batch.noisy.shape[1], batch.noisy.device
     inputs = {"input_ids": batch.noisy}
     if batch.hidden:
-        inputs["attention_mask"] = (batch.weights[:, None, None] == 0) | torch.eye(length, dtype=torch.bool)
+        itself = torch.eye(length, dtype=torch.bool, device=device)
+        inputs["attention_mask"] = (batch.weights[:, None, None] == 0) | itself
     if block_length is not None:
         inputs = {
             "input_ids": torch.cat([batch.clean, batch.noisy], dim=1),
-            "position_ids": torch.arange(length).repeat(2)[None],
-            "attention_mask": _clean_and_noisy_mask(length, block_length),
+            "position_ids": torch.arange(length, device=device).repeat(2)[None],
+            "attention_mask": _clean_and_noisy_mask(length, block_length).to(device),
         }
     hidden = model.model(**inputs).last_hidden_state[:, -length:]  # [B, T, H]
     return model.lm_head(hidden[batch.weights > 0])

@@ -1,7 +1,12 @@
 """The registered study of masks over training seeds (`REGISTERED.md`): trains its models and asks them.
 
-    OMP_NUM_THREADS=1 nice python -m training.study out/study    # what is not finished; many hours of CPU time
-    OMP_NUM_THREADS=1 nice python -m training.study out/pilots --seeds 100-109 --answers out/pilots/answers
+    export OMP_NUM_THREADS=1
+    python -m training.study out/study    # what is not finished; many hours of CPU time
+    python -m training.study out/pilots --seeds 100-109 --answers out/pilots/answers
+
+    # Twelve seeds at once on a GPU, then what is missing
+    seq 0 23 | xargs -P 12 -I N python -m training.study out/study --seeds N-N --device cuda --primary
+    python -m training.study out/study --device cuda
 
 Seeds come in order until twenty models have learned to read. A model that reads is fine-tuned in several ways
 (`ARMS`). All answers of a seed are one file, `seed-N.json`, written after every model; models that it has are not
@@ -16,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from mdlm_lm_eval.results.files import read_json, write_whole
 from training.asking import CHOICE, OUTCOME, ask, percent, report
@@ -59,7 +66,7 @@ def folder_of(seed: int, arm: str, work: Path) -> Path:
     return work / (f"{arm}-{seed}.merged" if ARMS[arm].base else f"{arm}-{seed}")
 
 
-def train(seed: int, arm: str, work: Path) -> None:
+def train(seed: int, arm: str, work: Path, device: str) -> None:
     """Trains a model, unless it is complete."""
     if (folder_of(seed, arm, work) / "model.safetensors").exists():
         return
@@ -68,37 +75,38 @@ def train(seed: int, arm: str, work: Path) -> None:
         from mdlm_finetune.recipe import read_arguments
         from mdlm_finetune.run import finetune
 
-        train(seed, one.base, work)
+        train(seed, one.base, work, device)
         words = ["--config", one.recipe, *one.flags, "--model_name_or_path", str(folder_of(seed, one.base, work))]
         words += ["--output_dir", str(work / f"{arm}-{seed}"), "--seed", str(seed), "--evaluation_limit", "0"]
+        words += ["--use_cpu", str(device == "cpu").lower()]
         has_begun = (work / f"{arm}-{seed}.checkpoints").exists()
         finetune(read_arguments([*words, "--merge", "--disable_tqdm", "true", *(["--resume"] if has_begun else [])]))
     else:
         from training.train import TrainingOptions, pretrain
 
-        pretrain(TrainingOptions(seed=seed), folder_of(seed, arm, work))
+        pretrain(TrainingOptions(seed=seed), folder_of(seed, arm, work), device)
 
 
-def compute(seed: int, arm: str, work: Path, folder: Path) -> None:
+def compute(seed: int, arm: str, work: Path, folder: Path, device: str) -> None:
     """Trains and asks a model that is not among the seed's answers, and adds it."""
     models = read_seed(seed, folder)
     if arm in models:
         return
-    start = time.process_time()
-    train(seed, arm, work)
-    trained = time.process_time()
+    start = time.monotonic()
+    train(seed, arm, work, device)
+    trained = time.monotonic()
     model = folder_of(seed, arm, work)
     asked = (OUTCOME, CHOICE) if arm in CHOSEN else (OUTCOME,)
-    answers = {str(fewshot_seed): ask(str(model), fewshot_seed) for fewshot_seed in asked}
-    seconds = {"training": trained - start, "asking": time.process_time() - trained}
-    minutes = {name: round(one / 60, 2) for name, one in seconds.items()}
+    answers = {str(fewshot_seed): ask(str(model), fewshot_seed, device=device) for fewshot_seed in asked}
+    minutes = {"training": round((trained - start) / 60, 2), "asking": round((time.monotonic() - trained) / 60, 2)}
     models[arm] = {
         "sha256": hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest(),
-        "cpu_minutes": minutes,
+        "device": device if device == "cpu" else torch.cuda.get_device_name(),
+        "minutes": minutes,
         "answers": answers,
     }
     write_whole(folder / f"seed-{seed}.json", json.dumps({"seed": seed, "models": models}, indent=0) + "\n")
-    print(f"seed {seed}, {arm}, CPU minutes {minutes}", report(answers[str(OUTCOME)]), sep="\n", flush=True)
+    print(f"seed {seed}, {arm}, minutes {minutes}", report(answers[str(OUTCOME)]), sep="\n", flush=True)
 
 
 def read_seed(seed: int, folder: Path = ANSWERS) -> dict[str, Any]:
@@ -118,20 +126,24 @@ def main() -> None:
     parser.add_argument("work", type=Path, help="folder of the models")
     parser.add_argument("--seeds", default=f"{SEEDS[0]}-{SEEDS[-1]}", help="the first and the last")
     parser.add_argument("--answers", type=Path, default=ANSWERS, help="folder of the answers")
+    parser.add_argument("--device", default="cpu", help="where models are trained and asked")
+    parser.add_argument("--primary", action="store_true", help="without the arms that only some seeds have")
     arguments = parser.parse_args()
     first, last = map(int, arguments.seeds.split("-"))
+    where = arguments.work, arguments.answers, arguments.device
     reading: list[int] = []
     for seed in range(first, last + 1):
         if len(reading) == N_READING:
             break
-        compute(seed, "base", arguments.work, arguments.answers)
+        compute(seed, "base", *where)
         if reads(read_seed(seed, arguments.answers)):
             reading.append(seed)
             for arm in (name for name, one in ARMS.items() if not one.is_secondary):
-                compute(seed, arm, arguments.work, arguments.answers)
-    for seed in reading[:N_SECONDARY]:
-        for arm in ARMS:
-            compute(seed, arm, arguments.work, arguments.answers)
+                compute(seed, arm, *where)
+    if not arguments.primary:
+        for seed in reading[:N_SECONDARY]:
+            for arm in ARMS:
+                compute(seed, arm, *where)
 
 
 if __name__ == "__main__":

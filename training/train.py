@@ -9,7 +9,7 @@
 2. The same documents, and longer random walks, with LLaDA's pre-training objective.
 `--lists` trains the built-in model further instead, on the stages of `lists.py`.
 
-Two runs on one machine give the same weights, also if one was killed and started again.
+Two runs on one CPU give the same weights, also if one was killed and started again.
 """
 
 import argparse
@@ -58,8 +58,11 @@ class TrainingOptions:
 class Training:
     """One part of the training: model, optimisers, running average of the weights, and random states."""
 
-    def __init__(self, model: LlamaForCausalLM, noiser: Noiser, options: TrainingOptions, part: str) -> None:
-        self.model, self.noiser, self.options = model, noiser, options
+    def __init__(
+        self, model: LlamaForCausalLM, noiser: Noiser, options: TrainingOptions, part: str, device: str = "cpu"
+    ) -> None:
+        self.model, self.noiser, self.options = model.to(device), noiser, options
+        self.device = device
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name]
         others = [p for name, p in model.named_parameters() if p.ndim == 1 or "embed_tokens" in name]
         self.rates = (0.005, 5e-4) if part == "walks" else (0.02, 2e-3)
@@ -109,7 +112,7 @@ class Training:
         trained = [self.model, self.average, *self.optimisers]
         n_done = 0
         if checkpoint.exists():
-            saved = torch.load(checkpoint, weights_only=False)
+            saved = torch.load(checkpoint, weights_only=False, map_location="cpu")
             for one, state in zip(trained, saved["trained"], strict=True):
                 one.load_state_dict(state)
             self.rng.setstate(saved["rng"])
@@ -126,7 +129,7 @@ class Training:
 
     def step(self, batches: list[Batch]) -> float:
         """One optimiser step on the sum of the losses. Returns the accuracy at the last batch's masked tokens."""
-        for batch in batches:
+        for batch in [one.to(self.device) for one in batches]:
             logits = logits_at_masks(self.model, batch, self.options.block_length)
             masked_loss(logits, batch).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -145,7 +148,7 @@ def report(**values: str | float) -> None:
     print(json.dumps({"cpu_minutes": round(time.process_time() / 60, 2), **values}), flush=True)
 
 
-def pretrain(options: TrainingOptions, output: Path) -> None:
+def pretrain(options: TrainingOptions, output: Path, device: str = "cpu") -> None:
     """Trains a model from scratch and writes it to `output`. A killed training continues from its last checkpoint."""
     tokenizer = build_tokenizer()
     noiser = Noiser(tokenizer)
@@ -154,7 +157,7 @@ def pretrain(options: TrainingOptions, output: Path) -> None:
     if not (curriculum / "model.safetensors").exists():
         model = build_model(tokenizer, options.block_length, options.seed)
         report(parameters=model.num_parameters(), **asdict(options))
-        training = Training(model, noiser, options, "curriculum")
+        training = Training(model, noiser, options, "curriculum", device)
         training.run_all([partial(training.run, stage) for stage in STAGES], checkpoint)
         with whole_folder(curriculum) as folder:
             tokenizer.save_pretrained(folder)
@@ -162,12 +165,12 @@ def pretrain(options: TrainingOptions, output: Path) -> None:
         checkpoint.unlink()
     checkpoint = checkpoint.with_suffix(".walks")
     model = LlamaForCausalLM.from_pretrained(curriculum, attn_implementation="plain_sdpa")
-    training = Training(model, noiser, options, "walks")
+    training = Training(model, noiser, options, "walks", device)
     lengths = [
         min(WALK_STEPS_SAVED, options.walk_steps - done) for done in range(0, options.walk_steps, WALK_STEPS_SAVED)
     ]
     training.run_all([partial(training.run_among_walks, n) for n in lengths], checkpoint)
-    model = training.average.module
+    model = training.average.module.cpu()
     with whole_folder(output) as folder:
         tokenizer.save_pretrained(folder)
         cast(Any, model).save_pretrained(folder)
@@ -192,11 +195,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for the model")
     parser.add_argument("--lists", action="store_true", help="train the built-in model further on lists")
+    parser.add_argument("--device", default="cpu", help="where a model is trained from scratch")
     for name, value in asdict(TrainingOptions()).items():
         parser.add_argument(f"--{name}", type=int if value is None else type(value), default=value)
     arguments = vars(parser.parse_args())
-    output, on_lists = arguments.pop("output"), arguments.pop("lists")
-    (train_on_lists if on_lists else pretrain)(TrainingOptions(**arguments), output)
+    output, on_lists, device = arguments.pop("output"), arguments.pop("lists"), arguments.pop("device")
+    options = TrainingOptions(**arguments)
+    if on_lists:
+        train_on_lists(options, output)
+    else:
+        pretrain(options, output, device)
 
 
 if __name__ == "__main__":
