@@ -16,8 +16,9 @@ other texts: answers are compared by teacher forcing. Each pass of ours is repea
 is higher, in standard deviations of the logits.
 
 Batches come in the order given, so that large ones are reached; rows for which there is no time are left out, those of
-other shapes in the file stay. With `--compile` each shape runs once more, compiled, at batches of at most 32. Rows are
-written as they come.
+other shapes in the file stay. With `--ways` each shape runs again: with compiled layers, fused (then the choices are
+those of the model as it is), or with another of transformers' implementations of experts. `first, s` is the time of the
+first run, in which kernels are compiled. Rows are written as they come.
 """
 
 import argparse
@@ -53,10 +54,10 @@ WARM, WARM_AT_LEAST, PROFILED = 12, 4, 8  # passes: the most of a run that warms
 MANY = 24  # passes, beside which the one that the host may be ahead of the device counts for little
 LARGEST_KERNELS = 12
 COMPARED = 2  # rows
-COMPILED_BATCH = 32  # at most: passes of more rows do not wait for launches
+WAYS = ("plain", "compiled", "fused", "eager", "batched_mm", "sonicmoe", "deepgemm")  # after the third, of experts
 HEADER = (
-    "shape", "workload", "batch", "compiled", "ms a pass", "tokens a second", "of the floor", "busy", "waits a pass",
-    "launches a pass", "peak GiB", "plain loop, tokens a second", "same choice", "margin",
+    "shape", "workload", "batch", "way", "ms a pass", "tokens a second", "of the floor", "busy", "waits a pass",
+    "launches a pass", "peak GiB", "first, s", "plain loop, tokens a second", "same choice", "margin",
 )  # fmt: skip
 
 Plain = tuple[Callable[[], object], int]
@@ -111,11 +112,23 @@ def random_model(shape: Shape, device: str, dtype: torch.dtype) -> Any:
         return LlamaForCausalLM._from_config(config, dtype=dtype).eval()
 
 
-def denoiser_of(model: Any, shape: Shape, *, compiled: bool) -> Denoiser:
-    """With what its family says of it."""
+def denoiser_of(model: Any, shape: Shape, way: str) -> Denoiser:
+    """With what its family says of it; the model as it is before the layers are compiled or fused."""
+    as_it_is(model)
+    model.config._experts_implementation = way if way in WAYS[3:] else "grouped_mm"
     attention = FULL_ATTENTION if shape.block is None else AttentionPattern(shape.block)
-    facts: dict[str, Any] = {"shift": shape.shift, "attention": attention, "compiled": compiled}
+    facts: dict[str, Any] = {"shift": shape.shift, "attention": attention}
+    if way in ("compiled", "fused"):
+        facts[way] = True
     return Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, **facts)
+
+
+def as_it_is(model: Any) -> dict[Any, Any]:
+    """Takes off what a denoiser put in the place of the modules' code; returns it by the module."""
+    taken = {module: module.__dict__.pop("forward", None) for module in model.modules()}
+    for module in model.modules():
+        module.__dict__.pop("is_fused", None)
+    return {module: forward for module, forward in taken.items() if forward is not None}
 
 
 def fill_surest(canvas: Tensor, logits: Tensor, start: int) -> None:
@@ -227,6 +240,7 @@ def teacher_forced(
 ) -> dict[str, float]:
     """Our tokens beside the model's own choices on the same canvases: the share of equal ones, the largest margin."""
     completions = decode_canvases(denoiser, canvases, replace(options, trace=True))
+    ours = as_it_is(denoiser.model)
     equal = tokens = 0
     margin = 0.0
     for canvas, completion in zip(canvases, completions, strict=True):
@@ -243,6 +257,8 @@ def teacher_forced(
                 lost = float(of_token.max() - of_token[after[at]]) / deviation
                 margin, equal, tokens = max(margin, lost), equal + (lost == 0), tokens + 1
             before = after
+    for module, forward in ours.items():
+        module.forward = forward
     return {"same choice": equal / tokens, "margin": margin}
 
 
@@ -328,39 +344,42 @@ class Benchmark:
         return median(times[1:])
 
     def run(self) -> None:
-        turns = [(name, compiled) for name in self.arguments.shapes for compiled in (False, True)]
-        turns = [turn for turn in turns if not turn[1] or self.arguments.compile]
+        turns = [(name, way) for name in self.arguments.shapes for way in self.arguments.ways]
         model: Any = None
         denoiser: Any = None
         plain_rates: dict[tuple[str, str], float] = {}
-        compared: dict[tuple[str, str, bool], dict[str, float]] = {}
-        for n, (name, compiled) in enumerate(turns):
+        compared: dict[tuple[str, str, str], dict[str, float]] = {}
+        for n, (name, way) in enumerate(turns):
             now = time.perf_counter()
             stop = now + (self.end - now) / (len(turns) - n)
-            if not compiled:
+            if way == self.arguments.ways[0]:
                 model = denoiser = None  # before the next one takes its place
                 if self.on_gpu:
                     torch.cuda.empty_cache()
                 model = random_model(SHAPES[name], self.arguments.device, self.arguments.dtype)
-            denoiser = denoiser_of(model, SHAPES[name], compiled=compiled)
+            try:
+                denoiser = denoiser_of(model, SHAPES[name], way)
+            except OptionError as error:
+                print(f"{name}, {way}: {error}", flush=True)
+                continue
             for batch in self.arguments.batches:
-                if batch > COMPILED_BATCH and compiled:
-                    break
                 for workload, (run, tokens, plain, compare) in self.workloads(SHAPES[name], denoiser, batch).items():
                     if time.perf_counter() > stop:
                         break
-                    if (name, workload) not in plain_rates:
+                    if not any(part in workload for part in self.arguments.workloads):
+                        continue
+                    if (name, workload) not in plain_rates and self.arguments.plain_loop:
                         plain_run, plain_tokens = plain
                         plain_rates[name, workload] = plain_tokens / self.timed(plain_run)
-                    row = {"shape": name, "workload": workload, "batch": batch, "compiled": compiled}
+                    row = {"shape": name, "workload": workload, "batch": batch, "way": way}
                     try:
                         row |= self.measured(SHAPES[name], denoiser, run, tokens)
-                        if (key := (name, workload, compiled)) not in compared and compare is not None:
+                        if (key := (name, workload, way)) not in compared and compare is not None:
                             compared[key] = compare()
-                    except (torch.OutOfMemoryError, OptionError) as error:
-                        print(f"{row}: {error}", flush=True)
+                    except (RuntimeError, OSError, OptionError, ImportError, ValueError) as error:
+                        print(f"{row}: {type(error).__name__}: {str(error)[:500]}", flush=True)
                         continue
-                    row["plain loop, tokens a second"] = plain_rates[name, workload]
+                    row["plain loop, tokens a second"] = plain_rates.get((name, workload))
                     row |= compared.get(key, {"same choice": None, "margin": None})
                     self.rows.append(row)
                     self.write()
@@ -403,18 +422,24 @@ class Benchmark:
             )
         return found
 
-    def timed_passes(self, denoiser: Denoiser, run: Callable[[], object]) -> tuple[float, float, float, Seen]:
-        """Median seconds of a run, of a pass in its second half, and of a pass that is profiled; what a run ran."""
+    def timed_passes(self, denoiser: Denoiser, run: Callable[[], object]) -> tuple[float, float, float, float, Seen]:
+        """Seconds of the first run; the median of a run, of a pass in its second half, and of a pass that is profiled.
+
+        Also what a run ran.
+        """
 
         def warm(n: int) -> None:
             if n == WARM:
                 raise EnoughError
 
-        warmed = 0
+        warmed, first = 0, 0.0
+        began = time.perf_counter()
         while warmed < WARM_AT_LEAST:
             seen = Seen()
             with counted(denoiser, seen, warm):
                 run()
+            self.wait()
+            first = first or time.perf_counter() - began
             warmed += seen.passes
         seconds: list[float] = []
         of_pass: list[float] = []
@@ -435,15 +460,15 @@ class Benchmark:
                 continue
             half = seen.passes // 2
             of_pass.append((ended - begun[half]) / (seen.passes - half))
-            first, last = profiled_passes(seen.passes)
-            of_profiled.append(([*begun, ended][last] - begun[first]) / (last - first))
-        return median(seconds), median(of_pass), median(of_profiled), seen
+            begin, end = profiled_passes(seen.passes)
+            of_profiled.append(([*begun, ended][end] - begun[begin]) / (end - begin))
+        return first, median(seconds), median(of_pass), median(of_profiled), seen
 
     def measured(self, shape: Shape, denoiser: Denoiser, run: Callable[[], object], tokens: int) -> dict[str, Any]:
         """A row of the table."""
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        seconds, of_pass, of_profiled, seen = self.timed_passes(denoiser, run)
+        first, seconds, of_pass, of_profiled, seen = self.timed_passes(denoiser, run)
         peak = torch.cuda.max_memory_allocated() / 2**30 if self.on_gpu else 0.0
         profile = self.profiled(denoiser, run, seen.passes, of_profiled)
         sizes = {name: weight.numel() for name, weight in denoiser.model.named_parameters()}
@@ -461,6 +486,7 @@ class Benchmark:
             "of the floor": max(operations / self.flops, read * size / self.bytes) / seconds,
             **(profile if self.on_gpu else dict.fromkeys(profile)),
             "peak GiB": peak,
+            "first, s": first,
         }
 
     def profiled(self, denoiser: Denoiser, run: Callable[[], object], n_passes: int, seconds: float) -> dict[str, Any]:
@@ -496,7 +522,7 @@ class Benchmark:
     def write(self) -> None:
         """Writes what is there so far, as JSON and into the README."""
         row = self.rows[-1]
-        print(" | ".join(shown(row[key]) for key in HEADER), flush=True)
+        print(" | ".join(shown(row.get(key)) for key in HEADER), flush=True)
         what = torch.cuda.get_device_name() if self.on_gpu else f"CPU, {torch.get_num_threads()} threads"
         machine = (
             f"{what}, {self.arguments.dtype}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}; matrix "
@@ -507,7 +533,7 @@ class Benchmark:
         if self.arguments.readme:
             path = Path(self.arguments.readme)
             before, _, rest = path.read_text().partition("<!-- gpu -->")
-            lines = [HEADER, ["---"] * len(HEADER), *([shown(row[key]) for key in HEADER] for row in self.rows)]
+            lines = [HEADER, ["---"] * len(HEADER), *([shown(row.get(key)) for key in HEADER] for row in self.rows)]
             table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
             _, _, after = rest.partition("<!-- end -->")
             path.write_text(f"{before}<!-- gpu -->\n{machine}\n\n{table}\n<!-- end -->{after}")
@@ -532,7 +558,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=540.0, help="after which no row is begun")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default=torch.float32, type=lambda name: getattr(torch, name))
-    parser.add_argument("--compile", action="store_true", help="each shape once more with compiled layers")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["plain"], help="how each shape runs, in turn")
+    parser.add_argument(
+        "--workloads", nargs="+", default=[""], help="parts of names of workloads, of which one must fit"
+    )
+    parser.add_argument("--no_plain_loop", action="store_false", dest="plain_loop", help="leave out the plain loop")
     parser.add_argument("--readme", help="a file with the marks <!-- gpu --> and <!-- end -->, for the table")
     parser.add_argument("--json", help="a file for the rows")
     Benchmark(parser.parse_args(argv)).run()

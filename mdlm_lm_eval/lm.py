@@ -186,6 +186,10 @@ class MDLM(HFLM):
         # Computed at once, as a training may write into these folders during the evaluation.
         self.weights = checkpoints.files_digest(name, source["subfolder"]) if name else None
         self.adapter_weights = peft and checkpoints.files_digest(peft)
+        if self.settings.model.fused and self.mixed_precision_dtype is not None:
+            raise OptionError(
+                "fused must be false with mixed_precision_dtype, which changes dtypes between its kernels"
+            )
         self.denoiser = Denoiser(
             self.model,
             mask_token_id=self.mask_token_id,
@@ -196,6 +200,7 @@ class MDLM(HFLM):
             read=self._family.read,
             generate=self._family.generate,
             compiled=self.settings.model.compile,
+            fused=self.settings.model.fused,
             cuda_graphs=self.settings.model.cuda_graphs,
         )
         self.denoiser.rows_alone = checkpoints.sees_padding(self.denoiser)

@@ -485,6 +485,7 @@ class ModelOptions(Options):
         True, "on a GPU, run small passes as CUDA graphs if the model can be captured", silent=True
     )
     compile: bool = option(False, "compile the layers with torch.compile", silent=True)
+    fused: bool = option(False, "on a GPU, run small operations in kernels of liger-kernel and our own", silent=True)
     share_prefix: bool = option(
         True,
         "where it is exact (block diffusion models), compute the common beginning of prompts once",

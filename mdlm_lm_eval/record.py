@@ -334,7 +334,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         **{name: getattr(lm, name) for name in _OF_MODEL.split()},
         **{
             name: getattr(lm.settings.model, name)
-            for name in ("cache_audit", "preset", "compile", "share_prefix", "modeling", "ignore_weights")
+            for name in ("cache_audit", "preset", "compile", "fused", "share_prefix", "modeling", "ignore_weights")
         },
         "cuda_graphs": lm.denoiser.graphs is not None,
         "shift_logits": lm.denoiser.shift,

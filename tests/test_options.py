@@ -48,7 +48,7 @@ def test_every_option_is_declared_whole(kind: type[Options]) -> None:
 
 
 def test_only_what_changes_no_score_is_silent() -> None:
-    silent = {"check", "early_exit", "trace", "compile", "cuda_graphs", "share_prefix", "log_likelihood_draws"}
+    silent = {"check", "early_exit", "trace", "compile", "fused", "cuda_graphs", "share_prefix", "log_likelihood_draws"}
     assert silent == silent_names()
 
 

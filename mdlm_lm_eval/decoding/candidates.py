@@ -38,9 +38,9 @@ class WhereMasked(NamedTuple):
 class Candidates:
     """N masks of one or more rows.
 
-    logits: [N, V] float32 of the distribution that tokens are drawn from (at temperature 0 the model's own).
-    plain_logits: [N, V] float32 of the distribution that confidences are read from. It has temperature 1, as in
-        LLaDA's sampler, unless `top_p` or `top_k` is set. With `eos_last`, both exclude the tokens that end an answer.
+    logits: [N, V] of the distribution that tokens are drawn from: float32, or at temperature 0 the model's own.
+    plain_logits: [N, V] of the distribution that confidences are read from. It has temperature 1, as in LLaDA's
+        sampler, unless `top_p` or `top_k` is set. With `eos_last`, both exclude the tokens that end an answer.
     tokens: [N], the token that each mask would become.
     last_ids: with `eos_last`, the tokens that end an answer; else empty.
     token_frequencies: [V], the share of each token in a background text; None without one.
@@ -67,13 +67,15 @@ class Candidates:
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """[N, V], the distribution that tokens are drawn from."""
-        return self.logits.softmax(-1)
+        """[N, V] float32, the distribution that tokens are drawn from."""
+        return self.logits.softmax(-1, dtype=torch.float32)
 
     @cached_property
     def plain_probabilities(self) -> Tensor:
-        """[N, V], the distribution that confidences are read from."""
-        return self.probabilities if self.plain_logits is self.logits else self.plain_logits.softmax(-1)
+        """[N, V] float32, the distribution that confidences are read from."""
+        if self.plain_logits is self.logits:
+            return self.probabilities
+        return self.plain_logits.softmax(-1, dtype=torch.float32)
 
     @cached_property
     def entropy(self) -> Tensor:
@@ -115,7 +117,9 @@ class Proposer:
 
     `banned_ids` are never proposed. With `eos_last`, `end_ids` can be proposed, but confidences are computed without
     them: LLaDA's sampler sets their logits to -inf after it has chosen the tokens and before the softmax
-    (`confidence_eos_eot_inf`). `token_frequencies` [V] are as in `Candidates`.
+    (`confidence_eos_eot_inf`). `token_frequencies` [V] are as in `Candidates`. `fused` says that one kernel on the
+    device finds the likeliest tokens and their probabilities; the distribution is then computed only for rules that
+    read it.
     """
 
     options: DecodingOptions
@@ -124,6 +128,7 @@ class Proposer:
     token_frequencies: Tensor | None = None
     needs_confidence: bool = True
     needs_entropy: bool = False
+    fused: bool = False
 
     def propose(self, logits: Tensor, places: WhereMasked) -> Proposals:
         """Proposals for each mask: at temperature 0, or without `places.uniform`, the likeliest token."""
@@ -138,17 +143,24 @@ class Proposer:
         is_filtered, is_drawn = options.top_p is not None or options.top_k is not None, options.temperature != 0.0
         for banned_id in self.banned_ids:  # one at a time: a list of indices would be copied to the device
             logits.select(1, banned_id).fill_(-torch.inf)
-        logits = logits.float()
         drawn_from = _drawn_from(logits, options)  # [n, V]
-        uniform = places.uniform if is_drawn else None
-        tokens = _likeliest(logits) if uniform is None else _sample(drawn_from, uniform)
-        if last_ids := self.end_ids if options.eos_last else ():
+        uniform, last_ids = places.uniform if is_drawn else None, self.end_ids if options.eos_last else ()
+        others: Tensor | None = None
+        if self.fused and not (is_drawn or is_filtered or last_ids):
+            from mdlm_lm_eval.model.kernels import surest  # needs Triton
+
+            tokens, others = surest(logits)
+        else:
+            tokens = _likeliest(logits) if uniform is None else _sample(drawn_from, uniform)
+        if last_ids:
             logits = logits.clone()
             for end_id in last_ids:
                 logits.select(1, end_id).fill_(-torch.inf)
             drawn_from = _drawn_from(logits, options)
         plain = drawn_from if is_filtered else logits
         candidates = Candidates(drawn_from, plain, tokens, last_ids, options, self.token_frequencies, *places[:3])
+        if others is not None:
+            candidates.confidence, candidates.odds = 1 / (1 + others), others * -(2.0**53)
         entropy = candidates.entropy if self.needs_entropy else None
         priority = UNMASKING.get(options.unmasking).rank(candidates)
         if last_ids or is_drawn:  # the token may have probability 0, whose priority would be infinite
@@ -167,16 +179,16 @@ def slices_of(n: int, logits: Tensor) -> list[slice]:
 def _likeliest(logits: Tensor) -> Tensor:
     """The token with the largest logit in each row [n], the first of equals."""
     if logits.device.type == "cpu":  # where numpy finds it ten times as fast as torch
-        return torch.from_numpy(logits.numpy().argmax(1))
+        return torch.from_numpy(logits.float().numpy().argmax(1))
     return logits.argmax(-1)
 
 
 def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:
     """Logits [n, V] of the distribution that tokens are drawn from."""
     if options.temperature != 0.0:
-        logits = logits / options.temperature
+        logits = logits.float() / options.temperature
     if options.top_p is not None or options.top_k is not None:
-        logits = _filter(logits, options)
+        logits = _filter(logits.float(), options)
     return logits
 
 

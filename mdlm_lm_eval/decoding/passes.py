@@ -104,6 +104,7 @@ class Passes:
             token_frequencies,
             needs_confidence=needs_confidence,
             needs_entropy=self.views_entropy,
+            fused=bool(batch.denoiser.fused),
         )
         self.ends = torch.tensor(sorted(batch.end_ids), dtype=torch.long)
 

@@ -19,6 +19,8 @@ from mdlm_lm_eval.model.prefix_store import Place, place_of
 # The most tokens of spans in a row and pass, and of continuations in a row: attention masks grow with their square.
 _SPAN_TOKENS = 2048
 _FINISHED_TOKENS = 2048
+# A GPU runs so many tokens of spans in about the time in which it reads the weights.
+_SPAN_TOKENS_ON_GPU = 256
 # The difference between the seeds of a request's blocks; the seeds of neighbouring requests differ by one.
 _BETWEEN_SEEDS = 0x9E3779B97F4A7C15
 
@@ -74,9 +76,10 @@ def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> lis
     longest = max((len(request.continuation_ids) for request in requests), default=0)
     block_length = denoiser.attention.block_length or longest
     # A pass runs at most as many positions as one over `batch_size` canvases under full attention.
-    most_spans = min(
-        scoring.batch_size * max(1, math.ceil(longest / block_length)), max(1, _SPAN_TOKENS // block_length)
-    )
+    most_spans = scoring.batch_size * max(1, math.ceil(longest / block_length))
+    if denoiser.device.type == "cuda":
+        most_spans = max(most_spans, _SPAN_TOKENS_ON_GPU // block_length)
+    most_spans = min(most_spans, max(1, _SPAN_TOKENS // block_length))
     trajectories: list[list[Trajectory]] = [[] for _ in requests]
     walking = replace(scoring, corruptions_of=None)
     for batch in _batches(scoring, _context_rows(scoring, requests), most_spans):

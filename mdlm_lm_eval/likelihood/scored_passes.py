@@ -150,7 +150,8 @@ def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor,
             logits[:, scoring.denoiser.mask_token_id] = -torch.inf
         read = logits if [row for row, _ in masks] == list(range(len(logits))) else logits[at]
         places = WhereMasked(positions, random_numbers=torch.zeros(len(masks), device=logits.device))
-        proposals = Proposer(DecodingOptions(unmasking=options.unmasking)).propose(read, places)
+        unmasking = DecodingOptions(unmasking=options.unmasking)
+        proposals = Proposer(unmasking, fused=bool(scoring.denoiser.fused)).propose(read, places)
         sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict)
         parts += [proposals.tokens, proposals.confidence, proposals.priority, sure, _log_probs(logits, truths)]
     values = iter(torch.cat([part.double() for part in parts]).tolist())  # the pass's only wait for the device
@@ -208,13 +209,17 @@ def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor
 def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg_scale: float) -> Tensor:
     """Logits [N, V] at the canvases' positions, canvas by canvas.
 
-    On a GPU, the number of columns is rounded up, and that of rows if the pass may become a graph, so that there are
-    few shapes.
+    On a GPU, the numbers of columns and rows are rounded up if the pass may become a graph, so that there are few
+    shapes. In other passes no mask is needed if all canvases have the same length, and attention is faster without.
     """
     device, n_rows = denoiser.device, len(canvases)
-    length = positions_of(max(len(canvas.token_ids) for canvas in canvases), device)
-    if n_rows * length * (2 if cfg_scale > 0.0 else 1) <= denoiser.most_in_graph:
+    longest = max(len(canvas.token_ids) for canvas in canvases)
+    length = positions_of(longest, device)
+    may_be_graph = n_rows * length * (2 if cfg_scale > 0.0 else 1) <= denoiser.most_in_graph
+    if may_be_graph:
         n_rows = bucket(n_rows, device)
+    else:
+        length = longest
     n_more = n_rows - len(canvases)
     canvases = [*canvases, *[canvases[-1]] * n_more]
     rows = [[*canvas.token_ids, *[denoiser.pad_token_id] * (length - len(canvas.token_ids))] for canvas in canvases]
@@ -225,7 +230,7 @@ def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg
         for b, canvas in enumerate(canvases[: len(canvases) - n_more])
         for p in canvas.positions()
     ]
-    is_ragged = device.type == "cuda" or bool((lengths != length).any())
+    is_ragged = may_be_graph or bool((lengths != length).any())
     logits = denoiser.logits(
         to_device(torch.tensor(rows), device),  # [B, T]
         to_device((columns < lengths).long(), device) if is_ragged else None,

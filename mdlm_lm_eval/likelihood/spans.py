@@ -14,14 +14,12 @@ from torch import Tensor
 from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.devices import bucket, to_device
+from mdlm_lm_eval.model.devices import bucket, positions_of, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import Prefix, begin_rows
 
 # Values of `Column.copy` beside the numbers of spans, which begin with 1.
 FINISHED, _BESIDE, _PADDING = 0, -1, -2
-# The fewest columns of context and of spans that a GPU runs, as rare shapes are slow there.
-_LEAST = 256
 # The owner of finished tokens that all requests of a row see.
 SHARED = -1
 
@@ -80,10 +78,12 @@ class FinishedBlocks:
 
     def __init__(self, denoiser: Denoiser, rows: Sequence[ContextRow], widest: int) -> None:
         device = denoiser.device
-        self.n_more = bucket(len(rows), device) - len(rows)
+        self.length, self.widest = max(len(row.finished) for row in rows), positions_of(widest, device)
+        if widest:  # else a pass runs all columns, and their sum is rounded up
+            self.length = positions_of(self.length, device)
+        may_be_graph = len(rows) * self.length <= denoiser.most_in_graph
+        self.n_more = bucket(len(rows), device) - len(rows) if may_be_graph else 0
         self.denoiser, self.rows = denoiser, [*(row.finished for row in rows), *[[]] * self.n_more]
-        self.length = bucket(max(map(len, self.rows)), device, least=_LEAST)
-        self.widest = bucket(widest, device, least=_LEAST) if widest else 0
         self.prefixes = [*(row.prefix for row in rows), *[None] * self.n_more]
         shared = torch.tensor([len(prefix or ()) for prefix in self.prefixes])
         self.n_before = int(shared.max())
@@ -115,7 +115,8 @@ class FinishedBlocks:
                 Column(token_id, start + n, block, span.owner, number, n < span.context_length)
                 for n, token_id in enumerate(span.token_ids)
             ]
-        width = bucket(max(map(len, of_spans)), self.denoiser.device, least=_LEAST)
+        width = max(map(len, of_spans))
+        width = positions_of(width + self.length, self.denoiser.device) - self.length
         if self.cache is None and (self.widest or self.n_before):
             most = self.n_before + self.length + max(width, self.widest)
             self.cache = CanvasCache(self.denoiser.model.config.num_hidden_layers, most, guided * n_rows)

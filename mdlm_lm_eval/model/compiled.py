@@ -38,7 +38,7 @@ def can_capture(model: nn.Module) -> bool:
     Code that comes with a checkpoint may replace tensors that a graph would continue to read.
     """
     is_remote = model.config.to_dict().get("diffusion_family") == "remote"  # type: ignore[union-attr, operator]
-    return _is_on_one_device(model) and next(model.parameters()).is_cuda and not is_remote
+    return is_on_one_device(model) and next(model.parameters()).is_cuda and not is_remote
 
 
 def most_tokens(model: nn.Module) -> int:
@@ -56,7 +56,8 @@ def most_tokens(model: nn.Module) -> int:
     return min(_MOST_TOKENS, int(text.num_hidden_layers * _LAUNCH_SECONDS * _OPERATIONS_A_SECOND / (2 * sum(weights))))
 
 
-def _is_on_one_device(model: nn.Module) -> bool:
+def is_on_one_device(model: nn.Module) -> bool:
+    """Whether all of a model is on one device, and in one process."""
     devices = {parameter.device for parameter in model.parameters()}
     return len(devices) == 1 and (getattr(model, "tp_size", 1) or 1) == 1
 
@@ -71,7 +72,7 @@ def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
     name, layers = type(model).__name__, [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers:
         raise OptionError(f"compile must be false with {name}, whose layers are not transformers' own")
-    if not _is_on_one_device(model):
+    if not is_on_one_device(model):
         raise OptionError(f"compile must be false with {name} on several devices")
     torch._dynamo.config.recompile_limit = _MOST_COMPILED
     for layer in layers:

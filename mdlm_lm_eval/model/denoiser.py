@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
 from mdlm_lm_eval.model.compiled import CACHE, Graphs, NotCapturableError, can_capture, compile_layers, most_tokens
 from mdlm_lm_eval.model.devices import POSITIONS
+from mdlm_lm_eval.model.fused import fuse
 from mdlm_lm_eval.model.grouped_attention import NAME
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import OptionError, must_be
@@ -43,11 +44,12 @@ class Denoiser:
     read, generate: as in `Family`, for a model without a mask token, and one with a method of its own.
     rows_alone: whether padding would change its logits, so that each row of a padded batch runs alone.
     compiled: whether its layers are compiled. If they, or a GPU's graphs, cannot be made, an error is raised.
+    fused: whether kernels that join small operations are bound to its modules; then the number of these by kind.
     cuda_graphs: whether passes that come again run as CUDA graphs, on a GPU and if the model can be captured.
 
     `forward_passes` counts the model's calls (NFE), `canvas_count` and `token_count` the canvases and positions of
     these calls, including guidance and padding.
-    Raises OptionError for a model that cannot be compiled.
+    Raises OptionError for a model that cannot be compiled or fused.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Denoiser:
         generate: Callable[..., tuple[list[int], int, int]] | None = None,
         rows_alone: bool = False,
         compiled: bool = False,
+        fused: bool = False,
         cuda_graphs: bool = True,
     ) -> None:
         self.model: Any = model
@@ -76,8 +79,11 @@ class Denoiser:
             # cuDNN plans each new shape for tens of milliseconds, which other kernels do not.
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.compiled = compiled
+        if compiled and fused:
+            raise OptionError("fused must be false with compile=true, which joins the same operations")
         if compiled:
             compile_layers(model)
+        self.fused = fuse(model) if fused else {}
         # Graphs of passes without a cache, by the model with its adapter. Passes with a cache have theirs in the cache.
         self.graphs: WeakKeyDictionary[nn.Module, Graphs] | None = None
         self.most_in_graph = 0  # tokens
