@@ -22,6 +22,7 @@ include_patterns = [
     "tasks/DATASHEET.md",
     "leaderboard/*/README.md",
     "mdlm_lm_eval/*/README.md",
+    "studies/*/README.md",
 ]
 exclude_patterns = ["mdlm_lm_eval/tasks"]  # a link to tasks/
 suppress_warnings = ["myst.header"]  # the model card begins below its front matter

@@ -31,6 +31,7 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
 from mdlm_lm_eval.model.text import (
     ENDINGS,
+    SLOT_MARKER,
     Ending,
     closes_thinking,
     closing_ids,
@@ -55,6 +56,7 @@ _MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
 _UNFINISHED = "%d of %d answers end before think_end_token=%s (unfinished_thinking=%s); raise max_gen_toks"
 _CLOSED = "%d of %d prompts end thinking before it begins (chat template or gen_prefix), although it was asked for"
 _CUT = "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left"
+_PLAIN = "%d of %d prompts hold %s as plain text; for slots, write <|mask|> in a task with infill: true"
 _LONGER = "%d of %d continuations are longer than n_masks=%d and scored at their own lengths, of up to %d tokens"
 # HFLM's arguments that are passed on to it, as its methods read them.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
@@ -209,6 +211,7 @@ class MDLM(HFLM):
         self.eos_ids = checkpoints.eos_ids(self.tokenizer, generation and generation.eos_token_id)
         self.end_of_turn_ids = checkpoints.end_of_turn_ids(self.tokenizer)
         self._closing_ids = closing_ids(self.tokenizer)
+        self.ids_after_answers = checkpoints.ids_after_answers(self.tokenizer, self._config)
         if self.max_length > self._context:
             logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context)
         self.start_record()
@@ -292,7 +295,8 @@ class MDLM(HFLM):
             one.repetition = repetition
         warn_of_no_effect(generations)
         self._warn_of_truncation([one.truncated for one in generations])
-        warn_of_unknown((one.instance, one.text) for one in generations)
+        self._warn_of_mask_strings(requests)
+        warn_of_unknown((task_of(one.instance), one.text) for one in generations)
         job = GenerationJob(self, generations, shows_progress=not disable_tqdm and self.rank == 0)
         strings = job.run(self.settings.model.cache_audit)
         endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
@@ -328,7 +332,7 @@ class MDLM(HFLM):
         """Returns a request with its canvas and the effective numbers for the results."""
         options = request.options
         fillers = self.tok_encode(options.filler, False) * options.n_fillers if options.n_fillers else []
-        canvas, truncated = self._canvas(instance.args[0], request, fillers, seed)
+        canvas, truncated = self.canvas(instance.args[0], request, fillers, seed)
         n_masks, asked, block_length = len(canvas.slots), options.n_masks, request.attention.block_length
         numbers = {"masks": n_masks, "asked_masks": n_masks, "steps": canvas.steps}
         if block_length is not None and options.mode != "ar":  # the last block is filled up with masks
@@ -368,7 +372,7 @@ class MDLM(HFLM):
             labels=Labels.of(instance.doc) if canvas.n_returned == 1 else None,
         )
 
-    def _canvas(self, text: str, request: ResolvedRequest, fillers: list[int], seed: int) -> tuple[Canvas, int]:
+    def canvas(self, text: str, request: ResolvedRequest, fillers: list[int], seed: int) -> tuple[Canvas, int]:
         """Returns a request's canvas, and the number of prompt tokens that were cut off."""
         options = request.options
         ids: list[Any]
@@ -379,7 +383,7 @@ class MDLM(HFLM):
             if self._family.read:  # such a family fills slots in one step
                 options = replace(options, steps=1)
         else:
-            ids = self.tok_encode(text)
+            ids, fillers = self.tok_encode(text), [*fillers, *self.ids_after_answers]
         return build(
             ids,
             options,
@@ -407,18 +411,19 @@ class MDLM(HFLM):
         context, text = ("", arguments[-1]) if is_rolling else arguments
         if context.strip():
             context_ids, ids = self._encode_pair(context, text)
-            return [LikelihoodRequest(context_ids, ids, seed)]
+            return [LikelihoodRequest(context_ids, ids, seed, self.ids_after_answers)]
         prefix, ids = self.prefix_token_id, self.tok_encode(context + text, add_special_tokens=False)
         ids = ids[1:] if ids[:1] == [prefix] else ids
         if not is_rolling:
-            return [LikelihoodRequest([prefix], ids, seed)]
-        return rolling_windows(
+            return [LikelihoodRequest([prefix], ids, seed, self.ids_after_answers)]
+        windows = rolling_windows(
             ids,
             prefix_token_id=prefix,
             seed=seed,
-            max_length=self.max_length,
+            max_length=self.max_length - len(self.ids_after_answers),
             n_masks=self.settings.likelihood.n_masks,
         )
+        return [replace(one, after_ids=self.ids_after_answers) for one in windows]
 
     def check_likelihoods(self, request_type: str) -> None:
         """Raises OptionError if model and options allow no likelihoods of this type of request."""
@@ -456,7 +461,8 @@ class MDLM(HFLM):
         requests, answered_by = without_padding_copies(requests, self.world_size)
         scorings = self.scorings(request_type, requests, at_own_length=True)
         self._warn_of_truncation([tokens for one in scorings for tokens in one.truncated])
-        warn_of_unknown((one.instance, text) for one in scorings for text in one.texts)
+        self._warn_of_mask_strings(requests)
+        warn_of_unknown((task_of(one.instance), text) for one in scorings for text in one.texts)
         if longer := [len(w.continuation_ids) for one in scorings for w in one.windows if w.at_own_length]:
             logger.warning(_LONGER, len(longer), len(scorings), self.settings.likelihood.n_masks, max(longer))
         shows_progress = not disable_tqdm and self.rank == 0
@@ -490,6 +496,12 @@ class MDLM(HFLM):
         """Warns of prompts that were cut. `truncated`: the number of tokens that each lost."""
         if n_cut := sum(tokens > 0 for tokens in truncated):
             logger.warning(_CUT, n_cut, len(truncated), self.max_length)
+
+    def _warn_of_mask_strings(self, requests: Sequence[Instance]) -> None:
+        """Warns of texts with the mask token's own string, which is plain text in every request."""
+        masks = self.tokenizer.convert_ids_to_tokens(self.mask_token_id)
+        if n_plain := 0 if masks in (None, SLOT_MARKER) else sum(masks in one.args[0] for one in requests):
+            logger.warning(_PLAIN, n_plain, len(requests), masks)
 
     def start_record(self) -> None:
         """Begins an empty record, without a request cache."""

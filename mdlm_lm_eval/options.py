@@ -202,6 +202,8 @@ SCHEDULES = ("linear", "llada2", "dream", "cosine", "bd3lm", "maskgit_linear", "
 DEFAULT_SAMPLER = "schedule"
 # Ways in which a model that is also causal decodes and scores.
 MODES = ("diffusion", "ar", "linear_spec")
+# Estimators whose sums rank answers, and are neither a likelihood nor a bound of one.
+RANKINGS = ("pseudo", "confidence", "read")
 _NOISE_NUM = "random draws that a slot or choice is averaged over (DiffusionGemma)"
 
 
@@ -424,7 +426,7 @@ class LikelihoodOptions(Options):
     """How log p(continuation | context) is estimated."""
 
     likelihood: str = option(
-        "auto", "the estimator", choices=lambda: ("auto", "mc", "chain", "duel", "confidence", "read")
+        "auto", "the estimator", choices=lambda: ("auto", "mc", "chain", "duel", "pseudo", "confidence", "read")
     )
     mode: str = option(
         "diffusion",

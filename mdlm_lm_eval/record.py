@@ -22,7 +22,7 @@ from mdlm_lm_eval.decoding.trace import Event, Filled, as_recorded
 from mdlm_lm_eval.loader import foreign_files, plugins
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.text import ENDINGS
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, shown, silent_names
+from mdlm_lm_eval.options import RANKINGS, DecodingOptions, LikelihoodOptions, shown, silent_names
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.registry import package_digest
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
@@ -417,9 +417,15 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
     """Returns the lines about settings, speed, request cache and audit of a run with this `provenance`."""
     tasks = facts["tasks"].values()
     words = settings_in_words(tasks, has_chat_template)
+    estimators = {one["options"].get("likelihood") for one in facts["settings"]}
+    words += [f"likelihood={one} (ranks answers, no likelihood)" for one in RANKINGS if one in estimators]
     for name in facts["explicit_options"]:
         values = {shown(one["options"][name]) for one in facts["settings"] if name in one["options"]}
-        words += [] if name in _IN_EFFECT else [f"{name}={value}" for value in sorted(values)]
+        words += (
+            []
+            if name in _IN_EFFECT or (name == "likelihood" and estimators & {*RANKINGS})
+            else [f"{name}={value}" for value in sorted(values)]
+        )
     words += [f"ignore_weights={facts['ignore_weights']}"] if facts["ignore_weights"] else []
     words += ["each row alone (padding changes the model's logits)"] if facts["rows_alone"] else []
     source = facts["block_length_from"]

@@ -261,7 +261,7 @@ class MDLMServer(LocalCompletionsAPI):
         wanted = resolved(requests, self._request)
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
-        warn_of_unknown((job.instance, job.text) for job in jobs)
+        warn_of_unknown((task_of(job.instance), job.text) for job in jobs)
         answers: list[Any] = [job.saved_sample(self.request_cache) for job in jobs]
         left = [n for n, answer in enumerate(answers) if answer is None]
         if self.audit:
@@ -408,7 +408,7 @@ class MDLMServer(LocalCompletionsAPI):
             )
             jobs.append(job)
             groups.setdefault(tuple(kept) if self._renoises else n, []).append(job)
-        warn_of_unknown((job.instance, job.text) for job in jobs)
+        warn_of_unknown((task_of(job.instance), job.text) for job in jobs)
         if self._renoises:
             for group in groups.values():  # the first job's payload is sent
                 group[0].payload["token_ids_logprob"] = sorted({job.payload["token_ids_logprob"][0] for job in group})

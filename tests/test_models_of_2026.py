@@ -1,4 +1,4 @@
-"""iLLaDA, Nemotron-Labs-Diffusion and LLaDA2.2: logits and likelihoods of reference code, and by enumeration."""
+"""Logits and likelihoods of iLLaDA, Nemotron-Labs-Diffusion, LLaDA2.2 and Steerling: reference code, enumeration."""
 
 import json
 from pathlib import Path
@@ -67,6 +67,34 @@ def test_logits_of_nemotron_labs_diffusion() -> None:
             assert_close(nemotron_logits(denoiser, canvas, n_prompt)[-8:], tensors["blocks.output"][row, block])
             found = nemotron_logits(denoiser, finished, len(finished))[-1]
             assert_close(found, tensors["blocks.next_token_logits"][row, block])
+
+
+def test_steerling_is_its_own_code() -> None:
+    """Logits, and greedy answers after prompts of whole blocks; a fifth of the projections is clipped."""
+    tensors, facts, denoiser = tensors_of("steerling"), facts_of("steerling"), load("steerling", mask_token_id=159)
+    for number in range(len(facts["logits"])):
+        ids = tensors[f"canvas.{number}"]
+        assert_close(denoiser.logits(ids[None], None, torch.arange(len(ids))), tensors[f"logits.{number}"])
+    for number, setting in enumerate(facts["generate"]):
+        n_masks = setting["max_new_tokens"]
+        options = DecodingOptions(
+            n_masks=n_masks,
+            steps_per_block=setting["steps"] // (n_masks // 16),
+            cfg_scale=setting["cfg_scale"],
+            suppress_eos=True,
+            early_exit=False,
+        )
+        prompt, expected = (tensors[f"generate.{number}.{name}"].tolist() for name in ("prompt", "tokens"))
+        (found,) = decode(denoiser, [prompt], options, stop_ids=[158], return_completions=True)
+        assert (found.token_ids, found.cost.steps) == (expected, setting["passes"])
+
+
+@pytest.mark.parametrize("changes", [{"use_epsilon_correction": False}, {"norm_order": "pre"}])
+def test_a_steerling_that_computes_something_else_is_refused(changes: dict[str, object], tmp_path: Path) -> None:
+    published = json.loads((GOLDEN / "steerling" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(published | changes))
+    with pytest.raises(OptionError, match=f"Steerling config: {next(iter(changes))}="):
+        load_config(str(tmp_path))
 
 
 @pytest.mark.parametrize("block_length", [8, 16])

@@ -25,7 +25,8 @@ from transformers import (
     dynamic_module_utils,
 )
 
-from mdlm_lm_eval import DecodingOptions, decode
+from mdlm_lm_eval import DecodingOptions, LikelihoodOptions, decode, log_likelihood
+from mdlm_lm_eval.analyses.__main__ import analyse
 from mdlm_lm_eval.check.__main__ import _parser, check
 from mdlm_lm_eval.checkpoints import load, load_denoiser
 from mdlm_lm_eval.lm import MDLM
@@ -92,10 +93,10 @@ def test_unknown_tokens_are_counted(bert_folder: Path, caplog: pytest.LogCapture
         bert.generate_until([generation(*each, max_gen_toks=2) for each in prompts], disable_tqdm=True)
         bert.loglikelihood([choice("w1", " w2"), choice("w1 W", " w2")], disable_tqdm=True)
     found = {name: task["unknown_share"] for name, task in bert.get_model_info()["mdlm"]["tasks"].items()}
-    assert found == {"known": 0, "unknown": 2 / 4, "choice": 1 / 7}  # with [CLS]
+    assert found == {"known": 0, "unknown": 2 / 5, "choice": 1 / 7}  # with [CLS]; answers with [SEP]
     said = [record.getMessage() for record in caplog.records if "unknown" in record.getMessage()]
     assert [each.partition(" are")[0] for each in said] == [
-        "unknown: 50.0% of the tokens of its texts",
+        "unknown: 40.0% of the tokens of its texts",
         "choice: 14.3% of the tokens of its texts",
     ]
 
@@ -107,7 +108,7 @@ def test_mdlm_check_finds_a_tokenizer_that_knows_no_word(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("mdlm_lm_eval.check.__main__.TEXTS", ("W1 W2 W3 w4",))
     given = _parser().parse_args([str(bert_folder), "--gen_toks", "4", "--requests", "0"])
-    assert check(given)["verdict"] == "fault: 50% of the prompts' tokens are unknown to the tokenizer"
+    assert check(given)["verdict"] == "fault: 60% of the prompts' tokens are unknown to the tokenizer"
     path = bert_folder / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": {"type": "Lowercase"}}))
     assert check(given)["verdict"] == "no fault"
@@ -123,6 +124,86 @@ def test_bert_answers_every_kind_of_request(bert_folder: Path) -> None:
     (without_context,) = bert.loglikelihood([choice("", "w1 w2")], disable_tqdm=True)
     assert without_context[0] < 0
     assert bert.loglikelihood_rolling([rolling(LONG)], disable_tqdm=True)[0] < 0
+
+
+def test_an_encoders_answer_is_followed_by_its_closing_token(bert_folder: Path) -> None:
+    """As in training: [CLS] w1 w2 [MASK] [SEP]."""
+    denoiser, tokenizer = load(str(bert_folder))
+    text, closing = tokenizer.encode("w1 w2"), WORDS.index("[SEP]")
+    logits = denoiser.model(torch.tensor([[*text[:-1], denoiser.mask_token_id, closing]])).logits[0, 3].detach()
+    log_prob = float(logits.log_softmax(-1)[WORDS.index("w3")])
+    logits[denoiser.mask_token_id] = -torch.inf
+    lm = MDLM(str(bert_folder), n_masks=1)
+    assert decode(denoiser, ["w1 w2"], DecodingOptions(n_masks=1), tokenizer=tokenizer) == [WORDS[logits.argmax()]]
+    assert lm.generate_until([generation("w1 w2")], disable_tqdm=True) == [WORDS[logits.argmax()]]
+    assert lm.loglikelihood([choice("w1 w2", " w3")], disable_tqdm=True)[0][0] == pytest.approx(log_prob)
+    with pytest.raises(OptionError, match="eos_after must be false for an encoder"):
+        MDLM(str(bert_folder), eos_after=True).loglikelihood([choice("w1", " w3")], disable_tqdm=True)
+
+
+@pytest.mark.parametrize("context", ["", "w5 w6"])
+def test_a_pseudo_likelihood_masks_each_token_alone(bert_folder: Path, context: str) -> None:
+    lm = MDLM(str(bert_folder), likelihood="pseudo", batch_size=2)
+    tokenizer, options = lm.tokenizer, LikelihoodOptions(likelihood="pseudo")
+    ids = tokenizer.encode(f"{context} w1 w2 w3")
+    expected = []
+    for place in range(len(ids) - 4, len(ids) - 1):
+        canvas = torch.tensor([ids])
+        canvas[0, place] = lm.mask_token_id
+        expected.append(float(lm.model(canvas).logits[0, place].detach().log_softmax(-1)[ids[place]]))
+    asked = choice(context, " w1 w2 w3" if context else "w1 w2 w3")
+    assert lm.loglikelihood([asked], disable_tqdm=True)[0][0] == pytest.approx(sum(expected), abs=1e-5)
+    (found,) = log_likelihood(lm.denoiser, *asked.args[:1], [asked.args[1]], options, tokenizer=tokenizer)
+    assert found.by_token == pytest.approx(expected, abs=1e-5)
+    assert found.per_token == pytest.approx(sum(expected) / 3, abs=1e-5)
+    words = in_words(lm.get_model_info()["mdlm"], False)["settings"]
+    assert "likelihood=pseudo (ranks answers, no likelihood)" in words
+    with pytest.raises(OptionError, match="likelihood=pseudo is no likelihood of a text"):
+        lm.loglikelihood_rolling([rolling(LONG)], disable_tqdm=True)
+
+
+def test_a_mask_tokens_string_in_a_prompt_is_named(bert_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lm = MDLM(str(bert_folder), n_masks=1, mc_num=2)
+    lm.generate_until([generation("w1 [MASK] w2"), generation("w1")], disable_tqdm=True)
+    lm.loglikelihood([choice("w1 [MASK]", " w2")], disable_tqdm=True)
+    said = [one.getMessage() for one in caplog.records if "plain text" in one.getMessage()]
+    hint = "hold [MASK] as plain text; for slots, write <|mask|> in a task with infill: true"
+    assert said == [f"1 of 2 prompts {hint}", f"1 of 1 prompts {hint}"]
+
+
+def test_a_task_of_the_users_is_analysed(bert_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    documents = [{"text": f"w1 <|mask|> w{n} W", "answer": f"w{n + 1}"} for n in range(3)]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    (tmp_path / "own.yaml").write_text(
+        f"""
+task: own
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {tmp_path}/own.jsonl}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{text}}}}"
+doc_to_target: "{{{{answer}}}}"
+generation_kwargs: {{infill: true, until: []}}
+metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
+"""
+    )
+    model = f"--model_args=pretrained={bert_folder}"
+    asked = [model, "--tasks=own", f"--include_path={tmp_path}", "--limit=2", f"--output_path={tmp_path}"]
+    with caplog.at_level(logging.WARNING):
+        groups = analyse(["groups", *asked, "--n_masks=3"])
+    assert "own: 20.0% of the tokens of its texts are unknown" in caplog.text
+    denoiser, tokenizer = load(str(bert_folder))
+    assert [row["answer"] for row in groups.rows if row["group"] == "masks"] == ["w1", "w2"]
+    assert {row["n_masks"] for row in groups.rows} == {4}
+    confidence = analyse(["confidence", *asked, "--n_masks=3"])
+    for row, document in zip(confidence.rows, documents, strict=False):
+        ids = tokenizer.encode(document["text"].replace("<|mask|>", "[MASK]")) + [denoiser.mask_token_id] * 3
+        logits = denoiser.model(torch.tensor([ids])).logits[0, 2].detach()
+        logits[denoiser.mask_token_id] = -torch.inf
+        assert row["predicted"] == WORDS[logits.argmax()]
+        assert row["confidence"] == pytest.approx(float(logits.softmax(-1).max()), rel=1e-4)
+    with pytest.raises(OptionError, match="tasks=own: must be one of the few-shot suite's"):
+        analyse(["groups", model, "--tasks=own", f"--output_path={tmp_path}"])
 
 
 def test_a_model_that_ignores_padding_runs_each_row_alone(bert_folder: Path, tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_f
     assert ended.code == 1
     *failed, summary = (line for line in ended.err.splitlines() if line.startswith("mdlm-sweep: "))
     assert [line.startswith(f"mdlm-sweep: failed: {checkpoint.name}") for line in failed] == [True] * 5
-    assert "4 masks and 500 filler tokens" in failed[-1]
+    assert "4 masks and 500 tokens after them" in failed[-1]
     assert summary.startswith("mdlm-sweep: 1 of 6 cells are done")
     sweep(tmp_path / "alone", checkpoint, task_folder, "--n_masks=4", "--n_fillers=0")
     assert stored(tmp_path / "out") == stored(tmp_path / "alone")

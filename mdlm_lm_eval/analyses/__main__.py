@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     groups = command(_run_groups, "groups", what)
     groups.add_argument("--n_masks", type=count, help=f"appended masks (default: {TABLE_MASKS}; with --model hf none)")
     _add_model_options(groups, default_tasks=OPEN_ENDED, default_limit=QUESTIONS)
+    _add_include_path(groups)
 
     what = "gradient attribution to each in-context example over reorderings (figure 3; E3)"
     examples = command(_run_examples, "examples", what)
@@ -90,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     what = f"mask counts; {','.join(map(str, MASK_COUNTS))}"
     confidence.add_argument("--n_masks", type=counts, default=MASK_COUNTS, help=what)
     _add_model_options(confidence, default_tasks=OPEN_ENDED, default_limit=None)
+    _add_include_path(confidence)
 
     files = "result files of lm_eval or mdlm-sweep, or their folders"
     what = "gain from more shots against loss to more masks, from lm-eval result files (figure 20; E12)"
@@ -118,6 +120,10 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
     parser.add_argument("--apply_chat_template", action="store_true", help="for instruct models")
     parser.add_argument("--batch_size", default="auto", help="default: auto")
     parser.add_argument("--device", help="default: the machine's accelerator, else cpu")
+
+
+def _add_include_path(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--include_path", metavar="FOLDER", help="tasks of your own that --tasks names")
 
 
 def _run_groups(given: argparse.Namespace) -> Any:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from mdlm_lm_eval import MDLM
 from mdlm_lm_eval.checkpoints import ending_templates
 from mdlm_lm_eval.decoding.canvas import build_canvas, build_infill_canvas
+from mdlm_lm_eval.jobs.requests import warn_of_unknown
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.text import SLOT_MARKER
+from mdlm_lm_eval.model.text import SLOT_MARKER, count_unknown
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from mdlm_lm_eval.plugin import task_manager
 from mdlm_lm_eval.results.suite import suite_info
@@ -35,7 +36,8 @@ class Prompt:
     """One question as the model sees it. Positions count tokens from 0.
 
     `answer_at` is the position of the predicted token: the first mask, or the end for an autoregressive model. Then a
-    placeholder token stands there, which does not affect the prediction.
+    placeholder token stands there, which does not affect the prediction. `answer` is the right letter, or the first
+    token of the answer.
     """
 
     token_ids: list[int]
@@ -43,7 +45,7 @@ class Prompt:
     masks: list[int]
     others: list[int]  # positions without a mask
     examples: list[range]  # positions of each in-context example, in the order of the prompt
-    answer: str  # the right letter
+    answer: str
     length: int  # tokens of the context; some models count blocks from its end
 
 
@@ -73,13 +75,22 @@ def model_of(lm: MDLM) -> Model:
     return Model(lm, lm.denoiser, lm.denoiser.mask_token_id)
 
 
-def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Tasks (`FewShotTask`) by name, including those of groups. Raises OptionError for a name outside the suite."""
+def load_tasks(names: Sequence[str], metadata: Mapping[str, Any], include_path: str | None = None) -> dict[str, Any]:
+    """Tasks (`FewShotTask`) by name, including those of groups; with `include_path`, also the user's own.
+
+    Raises OptionError for a name outside the suite, and for a task of the user's that does not generate.
+    """
     for name in names:
-        if not suite_info([name]):
-            raise OptionError(f"tasks={name}: must be one of the few-shot suite's tasks and groups, as mdlm_context")
-    check_metadata(names, metadata)
-    tasks: dict[str, Any] = task_manager(names, None, dict(metadata)).load(list(names))["tasks"]
+        if not suite_info([name]) and include_path is None:
+            raise OptionError(
+                f"tasks={name}: must be one of the few-shot suite's tasks and groups, as mdlm_context; groups and "
+                "confidence take your own with --include_path"
+            )
+    check_metadata([name for name in names if suite_info([name])], metadata)
+    tasks: dict[str, Any] = task_manager(names, include_path, dict(metadata)).load(list(names))["tasks"]
+    for name, task in tasks.items():
+        if task.OUTPUT_TYPE != "generate_until":
+            raise OptionError(f"tasks={name}: its output_type must be generate_until, not {task.OUTPUT_TYPE}")
     return tasks
 
 
@@ -105,6 +116,16 @@ def build_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | 
     `n_masks` is None for fixed-slot tasks and autoregressive models. Raises OptionError if a prompt does not fit into
     the model's context, or if it would have no mask.
     """
+    name, tokenizer = task.config.task, model.lm.tokenizer
+    build = _prompts if suite_info([name]) else _own_prompts
+    prompts = build(task, model, n_masks, limit=limit, chat=chat)
+    texts = ([id for id in one.token_ids if id != model.mask_token_id] for one in prompts)
+    warn_of_unknown((name, count_unknown(tokenizer, ids)) for ids in texts)
+    return prompts
+
+
+def _prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | None, chat: bool) -> list[Prompt]:
+    """The prompts of a task of the suite."""
     name, documents = task.config.task, task.test_docs()
     if task.is_fixed_slot and model.mask_token_id is None:
         raise OptionError(f"tasks={name} is not for model=hf: its prompts hold a mask")
@@ -112,6 +133,34 @@ def build_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | 
         raise OptionError(f"tasks={name} needs n_masks, as its prompts hold no mask")
     n = len(documents) if limit is None else min(limit, len(documents))
     return [_prompt(task, document, model, n_masks, chat) for document in documents.select(range(n))]
+
+
+def _own_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | None, chat: bool) -> list[Prompt]:
+    """The prompts that lm-eval asks of a task of the user's; with slots, the masks are appended after the text."""
+    lm, tokenizer = model.lm, model.lm.tokenizer
+    if model.mask_token_id is None:
+        raise OptionError(f"tasks={task.config.task} is not for model=hf: only the few-shot suite's are")
+    task.build_all_requests(
+        limit=limit, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=lm.apply_chat_template
+    )
+    prompts = []
+    for instance in task.instances:
+        request = lm.settings.request({**instance.args[1], **({} if n_masks is None else {"n_masks": n_masks})})
+        canvas, _ = lm.canvas(instance.args[0], request, [], 0)
+        masks = list(canvas.slots)
+        answer = tokenizer.encode(str(task.doc_to_target(instance.doc)), add_special_tokens=False)
+        prompts.append(
+            Prompt(
+                token_ids=list(canvas.token_ids),
+                answer_at=masks[0],
+                masks=masks,
+                others=sorted({*range(len(canvas.token_ids))} - {*masks}),
+                examples=[],
+                answer=tokenizer.decode(answer[:1]),
+                length=canvas.prompt_length,
+            )
+        )
+    return prompts
 
 
 def _prompt(task: Any, document: dict[str, Any], model: Model, n_masks: int | None, chat: bool) -> Prompt:
@@ -163,7 +212,8 @@ def _with_masks(ids: list[int], n_masks: int | None, model: Model, name: str) ->
             slot = ids.index(model.mask_token_id)
             canvas, cut = build_infill_canvas([ids[:slot], ids[slot + 1 :]], options, **limits)
         else:
-            canvas, cut = build_canvas(ids, options, request_gen_toks=1, **limits)
+            closing = model.lm.ids_after_answers
+            canvas, cut = build_canvas(ids, options, request_gen_toks=1, filler_ids=closing, **limits)
         token_ids, masks, length = list(canvas.token_ids), list(canvas.slots), canvas.prompt_length
     if cut:
         raise OptionError(

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 def run(analysis: str, given: Namespace, rows_of: Callable[[Namespace, inputs.Model, Any], list[Row]]) -> Report:
     """Returns a report with the rows of all tasks. The caller writes its summary."""
-    tasks = inputs.load_tasks(given.tasks, given.metadata)
+    tasks = inputs.load_tasks(given.tasks, given.metadata, vars(given).get("include_path"))
     pretrained, adapter = str(given.model_args.get("pretrained", BUILT_IN)), given.model_args.get("peft")
     settings = {  # everything that decides the results, except version, batch size and device
         "model": given.model,

@@ -21,7 +21,7 @@ from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.lm import MDLM, config_of, settings_of, tokenizer_of
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model import devices
-from mdlm_lm_eval.model.text import Ending
+from mdlm_lm_eval.model.text import Ending, prompt_ids
 from mdlm_lm_eval.options import DecodingOptions, OptionError, dtype_name
 from mdlm_lm_eval.plugin import task_manager
 from mdlm_lm_eval.record import first_difference, provenance
@@ -76,8 +76,8 @@ class Subject:
         if with_template and self.tokenizer.chat_template is not None:
             chats = [[{"role": "user", "content": text}] for text in texts]
             texts = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
-        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=not with_template)["input_ids"]
-        return ids
+        special = not with_template
+        return [prompt_ids(self.tokenizer, text, self.mask_token_id, add_special_tokens=special) for text in texts]
 
     def canvas(self, prompt: list[int]) -> Canvas:
         """The canvas of a prompt."""
@@ -86,6 +86,7 @@ class Subject:
             self.request.options,
             mask_token_id=self.mask_token_id,
             max_length=self.context,
+            filler_ids=checkpoints.ids_after_answers(self.tokenizer, self.config),
             attention=self.request.attention,
         )
         return canvas

@@ -9,6 +9,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from mdlm_lm_eval.checkpoints.config import load_config
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.families import family_of
+from mdlm_lm_eval.model.text import closing_ids
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import FAMILIES
 from mdlm_lm_eval.silence import silenced
@@ -77,6 +78,11 @@ def _name_of(tokenizer: PreTrainedTokenizerBase, token_id: int | None) -> str | 
     if token_id is None or not 0 <= token_id < len(tokenizer):
         return None
     return tokenizer.convert_ids_to_tokens(token_id)
+
+
+def ids_after_answers(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> tuple[int, ...]:
+    """The closing token after an answer, such as BERT's [SEP]; none for a model that was trained without one."""
+    return tuple(closing_ids(tokenizer)) if family_of(config).closes_texts else ()
 
 
 def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -168,8 +168,9 @@ def build_canvas(
 ) -> tuple[Canvas, int]:
     """Returns a canvas with masks appended to the prompt, and the number of prompt tokens cut off on the left.
 
-    `request_gen_toks` is the request's own `max_gen_toks`, `filler_ids` are the tokens of all fillers, `attention` is
-    the model's. If blocks are counted from a row's start, masks fill the last block, as in the families' samplers.
+    `request_gen_toks` is the request's own `max_gen_toks`, `filler_ids` are the tokens of all fillers and those after
+    every answer, `attention` is the model's. If blocks are counted from a row's start, masks fill the last block, as in
+    the families' samplers.
     Raises OptionError if masks and fillers leave no room for the prompt.
     """
     attention = attention_in_effect(attention, options)
@@ -185,8 +186,8 @@ def build_canvas(
     room = max_length - n_masks - len(filler_ids)
     if room < 1:
         raise OptionError(
-            f"{n_masks} masks and {len(filler_ids)} filler tokens do not fit into the model's context of {max_length} "
-            f"tokens together with a prompt; at most {max_length - 1} tokens do"
+            f"{n_masks} masks and {len(filler_ids)} tokens after them do not fit into the model's context of "
+            f"{max_length} tokens together with a prompt; at most {max_length - 1} tokens do"
         )
     prompt = prompt[-room:]
     end = len(prompt) + n_masks

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, reserved_positions
+from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, ids_after_answers, reserved_positions
 from mdlm_lm_eval.decoding.canvas import (
     Canvas,
     Completion,
@@ -104,7 +104,8 @@ def fill(
 
     segments = [encode_infill(tokenizer, text, denoiser.mask_token_id, encode) for text in listed]
     seeds = _seeds(listed, options, None)
-    return [str(one.text) for one in _decoded(build_infill_canvas, segments, seeds, denoiser, options, tokenizer)]
+    answers = _decoded(build_infill_canvas, segments, seeds, denoiser, options, tokenizer, in_slots=True)
+    return [str(one.text) for one in answers]
 
 
 def checked_options(denoiser: Denoiser, options: T | None, kind: type[T]) -> T:
@@ -165,17 +166,23 @@ def _decoded(
     options: DecodingOptions,
     tokenizer: PreTrainedTokenizerBase | None,
     *,
+    in_slots: bool = False,
     batch_size: int | None = None,
     progress: Progress | None = None,
     stop_ids: Collection[int] = (),
     end_think_ids: Sequence[int] = (),
     token_frequencies: Tensor | None = None,
 ) -> list[Completion]:
-    """Completions, with text and ending, of the canvases that `build` makes of prompts or of texts' segments."""
+    """Completions, with text and ending, of the canvases that `build` makes of prompts or of texts' segments.
+
+    in_slots: whether these are segments, which hold the tokens after the answers.
+    """
     filler: list[int] = []
+    after_ids: tuple[int, ...] = ()
     end_of_turn: Collection[int] = ()
     if tokenizer is not None:
         filler = tokenizer.encode(options.filler, add_special_tokens=False)
+        after_ids = () if in_slots else ids_after_answers(tokenizer, denoiser.model.config)
         stop_ids, end_of_turn = {*stop_ids, *eos_ids(tokenizer, None)}, end_of_turn_ids(tokenizer)
         end_think_ids = tokenizer.encode(options.end_think, add_special_tokens=False)
     build = functools.partial(
@@ -183,7 +190,7 @@ def _decoded(
         options=options,
         mask_token_id=denoiser.mask_token_id,
         max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
-        filler_ids=filler * options.n_fillers,
+        filler_ids=[*filler * options.n_fillers, *after_ids],
         attention=denoiser.attention,
     )
     canvases = [build(part, seed=seed)[0] for part, seed in zip(parts, seeds, strict=True)]

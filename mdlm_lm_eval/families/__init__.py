@@ -83,6 +83,8 @@ class Family:
         bidirectional with `is_causal=False`.
     remote_code: whether the checkpoint's own code runs.
     may_see_padding: whether padding may change the logits of some of its models, so that each is tried when it loads.
+    closes_texts: whether its models were trained on texts that end with the tokenizer's closing token, such as BERT's
+        [SEP], which then follows the answer.
     weight_names: names of published weights, as regular expressions, -> transformers' names. Adapters that were trained
         on the published modules are renamed in the same way.
     weight_conversions: WeightConverters of transformers for published weights that are split or joined while they are
@@ -121,6 +123,7 @@ class Family:
     model_class: Callable[[PretrainedConfig], Any] = lambda _config: AutoModelForCausalLM
     remote_code: bool = False
     may_see_padding: bool = False
+    closes_texts: bool = False
     weight_names: Mapping[str, str] = field(default_factory=dict)
     weight_conversions: Callable[[], list[Any]] = list
     adapt: Callable[[Any], None] = lambda _model: None

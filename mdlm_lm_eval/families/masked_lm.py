@@ -20,6 +20,7 @@ register_family(
         name="masked_lm",
         model_types=tuple(MODEL_FOR_MASKED_LM_MAPPING_NAMES),
         model_class=lambda _config: AutoModelForMaskedLM,
+        closes_texts=True,
         may_see_padding=True,  # FNet has no attention, and so no mask of it
         # Heads of BERT's and ALBERT's pre-training.
         unused_weights=("pooler.", "cls.seq_relationship.", "sop_classifier."),

@@ -69,11 +69,11 @@ class Job:
         return task
 
 
-def warn_of_unknown(texts: Iterable[tuple[Instance, Counter[str]]]) -> None:
-    """Warns of each task whose texts have too many unknown tokens."""
+def warn_of_unknown(texts: Iterable[tuple[str, Counter[str]]]) -> None:
+    """Warns of each task whose texts have too many unknown tokens; `texts` are the tasks' names and counts."""
     counts: dict[str, Counter[str]] = {}
-    for instance, text in texts:
-        counts.setdefault(task_of(instance), Counter()).update(text)
+    for name, text in texts:
+        counts.setdefault(name, Counter()).update(text)
     for name, count in counts.items():
         if count["unknown"] > _MOST_UNKNOWN * count["tokens"]:
             logger.warning(_UNKNOWN, name, 100 * count["unknown"] / count["tokens"])

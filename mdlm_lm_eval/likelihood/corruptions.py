@@ -51,6 +51,11 @@ def chain_corruptions(n: int) -> list[Corruption]:
     return [Corruption(tuple(range(i, n)), (i,), 1.0) for i in range(n)]
 
 
+def pseudo_corruptions(n: int) -> list[Corruption]:
+    """Each token masked alone, given all others (Salazar et al. 2020, arXiv 1910.14659)."""
+    return [Corruption((i,), (i,), 1.0) for i in range(n)]
+
+
 def _every_mask(n: int) -> Iterator[tuple[tuple[int, ...], float]]:
     for k in range(1, n + 1):
         for masked in itertools.combinations(range(n), k):

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval.checkpoints import reserved_positions
+from mdlm_lm_eval.checkpoints import ids_after_answers, reserved_positions
 from mdlm_lm_eval.decoding.canvas import seed_of_request
 from mdlm_lm_eval.decoding.from_python import checked_options
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
@@ -30,6 +30,11 @@ class LogLikelihood:
     token_ids: list[int]
     is_greedy: bool
     standard_error: float | None
+
+    @property
+    def per_token(self) -> float:
+        """The mean over tokens, such as AntiBERTy's and ESM's pseudo-log-likelihood."""
+        return self.total / len(self.token_ids)
 
 
 def log_likelihood(
@@ -78,9 +83,10 @@ def _request(
     if tokenizer is None:
         raise OptionError("a text cannot be scored without a tokenizer; give tokenizer=, or token ids")
     kept, mask = context.rstrip(), denoiser.mask_token_id
+    after_ids = ids_after_answers(tokenizer, denoiser.model.config)
     if kept:  # blanks at the context's end belong to the continuation's first token
         ids, n_context = prompt_ids(tokenizer, context + continuation, mask), len(prompt_ids(tokenizer, kept, mask))
-        return LikelihoodRequest(ids[:n_context], ids[n_context:], seed)
+        return LikelihoodRequest(ids[:n_context], ids[n_context:], seed, after_ids)
     prefix = prefix_id(tokenizer)
     ids = prompt_ids(tokenizer, context + continuation, mask, add_special_tokens=False)
-    return LikelihoodRequest([prefix], ids[1:] if ids[:1] == [prefix] else ids, seed)
+    return LikelihoodRequest([prefix], ids[1:] if ids[:1] == [prefix] else ids, seed, after_ids)

@@ -31,19 +31,19 @@ class LikelihoodRequest:
 
 
 def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
-    """The tokens on the canvas after the context: the continuation, extra masks, and with `eos_after` one more.
+    """The tokens on the canvas after the context: the continuation, extra masks, and those after the answer.
 
     Raises OptionError if an explicit `n_masks` is smaller than the continuation.
     """
-    n = len(request.continuation_ids)
+    n, n_after = len(request.continuation_ids), len(request.after_ids) or int(options.eos_after)
     if options.n_masks == "auto" or request.at_own_length:
-        return n + options.eos_after
+        return n + n_after
     if options.n_masks < n:
         raise OptionError(
             f"n_masks={options.n_masks} is too small: a continuation of this task has {n} tokens and the canvas holds "
             f"it whole; allowed are auto and whole numbers from {n}"
         )
-    return options.n_masks + options.eos_after
+    return options.n_masks + n_after
 
 
 def truncated_tokens(request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> int:

@@ -10,14 +10,20 @@ import torch
 
 from mdlm_lm_eval.likelihood.block_causal import score_blocks
 from mdlm_lm_eval.likelihood.causal import score_causally
-from mdlm_lm_eval.likelihood.corruptions import Corruption, chain_corruptions, monte_carlo_corruptions, standard_error
+from mdlm_lm_eval.likelihood.corruptions import (
+    Corruption,
+    chain_corruptions,
+    monte_carlo_corruptions,
+    pseudo_corruptions,
+    standard_error,
+)
 from mdlm_lm_eval.likelihood.reads import score_by_reads
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, chunks, truncated_tokens
 from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Score, Scoring, Term, merged, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes
-from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+from mdlm_lm_eval.options import RANKINGS, LikelihoodOptions, OptionError
 
 # Requests that share a context share canvases. They are taken in groups of these sizes, so that not all canvases of a
 # large task, or of one in which all contexts are equal (or empty), are in memory at once.
@@ -34,6 +40,8 @@ def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> li
     n = len(request.continuation_ids)
     if options.likelihood == "chain":
         return chain_corruptions(n)
+    if options.likelihood == "pseudo":
+        return pseudo_corruptions(n)
     return monte_carlo_corruptions(n, options.mc_num, torch.Generator().manual_seed(request.seed))
 
 
@@ -46,7 +54,7 @@ def most_rows(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
         return min(_MOST_CANVASES, 1 + n // (options.tokens_per_step * _STEPS_PER_CANVAS))
     if options.likelihood == "read":
         return options.noise_num
-    return max(1, n if options.likelihood == "chain" else min(2**n - 1, options.mc_num))
+    return max(1, n if options.likelihood in ("chain", "pseudo") else min(2**n - 1, options.mc_num))
 
 
 def score(
@@ -63,13 +71,14 @@ def score(
     mc: estimates LLaDA's bound (`corruptions.py`). chain: factorises left to right. auto: exact for one token, else
         `mc`. Their corruptions are those of `corruptions_of`, which comparisons with other schemes replace.
     duel: exact for the deterministic decoder (`trajectories.py`).
+    pseudo: each token given all others, so that the sum ranks answers, but is no likelihood.
     confidence (iLLaDA): reveals the true tokens one by one, the likeliest first. As the order depends on hidden tokens,
         the sum ranks answers, but is no likelihood (it exceeds 1 over all answers).
     mode=ar: the causal model's own likelihood (`causal.py`).
     read: the mean over draws of noise (`reads.py`).
 
-    Under block-causal attention, `mc`, `chain` and `duel` are sums over blocks (`block_causal.py`), with `mc_num`
-    samples for each block.
+    Under block-causal attention, `mc`, `chain`, `pseudo` and `duel` are sums over blocks (`block_causal.py`), with
+    `mc_num` samples for each block.
 
     Greedy decoding follows `duel`'s own unmasking rule, or else the order of confidence, one token per step. It covers
     the continuation's positions; extra masks after it stay masks, as in the estimate. If a pass of the estimate
@@ -162,8 +171,8 @@ def check_options(denoiser: Denoiser, options: LikelihoodOptions, *, of_text: bo
     if attention.is_block_causal and (options.eos_after or options.likelihood == "confidence"):
         setting = "eos_after=true" if options.eos_after else "likelihood=confidence"
         raise OptionError(f"{setting} does not work with block-causal attention; full attention is needed")
-    if of_text and options.likelihood in ("confidence", "read"):
-        other = "; use auto, mc or chain" if options.likelihood == "confidence" else ""
+    if of_text and options.likelihood in RANKINGS:
+        other = "" if options.likelihood == "read" else "; use auto, mc or chain"
         raise OptionError(f"likelihood={options.likelihood} is no likelihood of a text: it ranks answers{other}")
 
 
@@ -180,7 +189,9 @@ def _start(
     denoiser: Denoiser, index: int, request: LikelihoodRequest, options: LikelihoodOptions, max_length: int
 ) -> Trajectory:
     cut = truncated_tokens(request, options, max_length)
-    after_ids = (_eos_id(denoiser),) if options.eos_after else ()
+    if options.eos_after and request.after_ids:
+        raise OptionError("eos_after must be false for an encoder, whose texts end with their own closing token")
+    after_ids = (_eos_id(denoiser),) if options.eos_after else request.after_ids
     fitted = replace(request, context_ids=request.context_ids[cut:], after_ids=after_ids)
     if options.likelihood == "duel" and options.unmasking != "left_to_right" and not fitted.context_ids:
         raise OptionError(
