@@ -13,7 +13,7 @@ from mdlm_leaderboard.__main__ import main
 from mdlm_lm_eval.paper.answers import read_models
 from mdlm_lm_eval.paper.evidence import evidence_of
 from mdlm_lm_eval.paper.verdict import decide
-from tests.leaderboard_files import TASKS, suite_file, write
+from tests.leaderboard_files import TASKS, result_file, suite_file, write
 from tests.planted_model import cells, write_analysis, write_run
 
 
@@ -80,6 +80,14 @@ def test_a_loss_says_what_it_is_due_to(tmp_path):
     assert "masks no more than dots" in _verdicts(tmp_path / "dots")["masks"].words
 
 
+def test_a_model_that_ends_the_text_everywhere_is_still_judged_among_letters(tmp_path):
+    write_run(tmp_path, lambda cell: (0.5 - 0.2 * (cell.get("n_masks", 0) > 2), 0.4))
+    found = _verdicts(tmp_path)
+    assert found["masks"].words.startswith("cannot tell: ")
+    assert found["masks"].words.endswith("are no letter")
+    assert found["masks_among_letters"].kind == "reproduced"
+
+
 def _gradients(ratio):
     """Rows of table 1 in which masks have `ratio` times the gradient of the last text."""
     facts = {"predicted": "A", "answer": "A"}
@@ -128,11 +136,32 @@ class _Page(HTMLParser):
         self.text.append(data)
 
 
+def _other_experiments(pretrained):
+    """Results of E12 (the n-th task gains n points from examples, and loses half of them to masks), E14 and E15."""
+    files = {}
+    for (shots, masks), part in {(5, 1): 0, (25, 1): 1, (25, 200): 0.5}.items():
+        files[f"shots{shots}-{masks}"] = content = suite_file(n_masks=masks, relevant=shots, distractors=0)
+        for n, of_task in enumerate(content["results"].values()):
+            of_task["exact_match,none"] = 0.5 + part * n / 100
+    of_e15 = {f"mdlm_classification_{name}_random": {"exact_match,none": 0.5} for name in ("moons", "circles")}
+    given = {"masks": 1, "steps": 1}
+    for n in (1, 200):
+        own = {"masks": n, "n_masks": n, "steps": 1, "shots": 30}
+        files[f"points{n}"] = result_file(of_e15, group="mdlm_classification_random", **own)
+    for ratio in (None, 0.1, 0.2):
+        options = given | ({"mask_ratio": ratio} if ratio else {"n_masks": 1})
+        files[f"hotpotqa{ratio}"] = result_file({"mdlm_hotpotqa": {"exact_match,none": 0.9}}, shots=1, **options)
+    for content in files.values():
+        content["config"]["model_args"]["pretrained"] = content["config"]["mdlm"]["pretrained"] = pretrained
+    return files
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     write_run(folder / "results/base", _masks_distract, n=40, pretrained="GSAI-ML/LLaDA-8B-Base")
     write_run(folder / "results/other", _steady, n=40, pretrained="organisation/<b>odd")
+    write(folder / "results/beside", **_other_experiments("GSAI-ML/LLaDA-8B-Base"))
     assert main(["report", str(folder / "results"), "--output_path", str(folder / "page")]) == 0
     return folder
 
@@ -161,6 +190,15 @@ def test_numbers_are_those_of_the_result_files(report):
     (card, _) = yaml.safe_load((report / "page/model-index.yaml").read_text("utf-8"))["model-index"]
     metrics = {one["name"]: one["value"] for one in card["results"][0]["metrics"]}
     assert metrics["200 masks, 640 questions"] == pytest.approx(decoded["200"]["mean"], abs=0.005)
+
+
+def test_experiments_on_other_tasks_are_drawn(report):
+    found = json.loads((report / "page/report.json").read_text("utf-8"))["experiments"]
+    (of_e12,) = found["e12"]["table"][1:]
+    assert [float(cell.split()[0]) for cell in of_e12[1:]] == pytest.approx([7.5, 3.75, 1, 16], abs=0.06)
+    shares, points = (found[name]["curves"]["GSAI-ML/LLaDA-8B-Base"] for name in ("e14", "e15"))
+    assert {x: round(one["mean"]) for x, one in shares[0]["points"].items()} == {"0": 90, "0.1": 90, "0.2": 90}
+    assert {x: round(one["mean"]) for x, one in points[0]["points"].items()} == {"1": 50, "200": 50}
 
 
 def test_the_papers_number_stands_beside_its_own_model_only(report):

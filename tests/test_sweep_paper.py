@@ -1,7 +1,6 @@
 """Recipes that name others: analyses beside scores, and the plan of their questions."""
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,27 +8,26 @@ from typing import Any
 
 import pytest
 
-from mdlm_lm_eval.analyses.__main__ import main as attribution
 from mdlm_lm_eval.analyses.report import Report
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.paper.verdict import claims, digest, power
 from mdlm_lm_eval.results.frame import read_folder
 from mdlm_lm_eval.sweep.__main__ import main, sweep_of
+from mdlm_lm_eval.sweep.claims import Claims
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.planning import path_of, planned
 from mdlm_lm_eval.sweep.run import Measured, Tasks, as_chats
 
 
 @pytest.fixture
-def words(tmp_path: Path, long_checkpoint: Path) -> list[str]:
-    """The command of a recipe of two others: a cell with scores, and an analysis of 16 tasks."""
-    (tmp_path / "scores.yaml").write_text("tasks: mdlm_animal_smallest\nn_masks: 3\nsteps: 1\n")
+def words(tmp_path: Path) -> list[str]:
+    """The command of a recipe of two others: two cells with scores, and an analysis, each of 16 tasks."""
+    (tmp_path / "scores.yaml").write_text("tasks: mdlm_context\nn_masks: [2, 200]\nsteps: 1\n")
     (tmp_path / "gradients.yaml").write_text("tasks: mdlm_context\nanalysis: groups\n")
-    recipes = [str(tmp_path / f"{name}.yaml") for name in ("scores", "gradients")]
-    (tmp_path / "both.yaml").write_text(f"recipes: {recipes}\nlog_samples: true\n")
-    few = ["--metadata", "fewshot_relevant=2", "fewshot_distractors=3"]
-    model = [f"--model_args=pretrained={long_checkpoint}", "--batch_size=2", "--device=cpu", "--limit=1"]
-    return [f"--config={tmp_path / 'both.yaml'}", *few, *model, f"--output_path={tmp_path / 'out'}"]
+    recipes = [str(tmp_path / f"{name}.yaml") for name in ("gradients", "scores")]
+    claims = "masks: ['n_masks=2', 'n_masks=200']"
+    (tmp_path / "all.yaml").write_text(f"recipes: {recipes}\nlog_samples: true\nclaims: {{{claims}}}\n")
+    return [f"--config={tmp_path / 'all.yaml'}", "--model_args=pretrained=built-in", "--device=cpu", "--limit=2"]
 
 
 def planning_of(output: Path, hours: float | None, *words: str, **took: float) -> tuple[Sweep, Path]:
@@ -52,36 +50,51 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
     return end.value.code
 
 
-def test_an_analysis_is_a_cell_and_goes_on_where_it_was_killed(
-    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_killed_runs_and_shards_write_the_report_of_one_run(
+    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its rows are those of its own command, which the file names."""
+    """Killed within an analysis and after a cell, then resumed; and two shards. Its numbers are lm-eval's."""
+    killed, sharded = tmp_path / "killed", tmp_path / "sharded"
     added: list[str] = []
+    finish, add = Claims.finish, Report.add
 
-    def stop_after_one(self: Report, task: str, rows: Any, add: Any = Report.add) -> None:
+    def add_and_stop(self: Report, task: str, rows: Any) -> None:
         add(self, task, rows)
         added.append(task)
         if len(added) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Report, "add", stop_after_one)
-    assert call(monkeypatch, *words) == 130
-    assert call(monkeypatch, *words) == 0
+    def finish_and_stop(self: Claims, cell: Cell, files: Mapping[str, bytes]) -> None:
+        finish(self, cell, files)
+        if cell.arguments.get("n_masks") == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(Report, "add", add_and_stop)
+        stopping.setattr(Claims, "finish", finish_and_stop)
+        assert [call(monkeypatch, *words, f"--output_path={killed}") for _ in range(2)] == [130, 130]
+        assert not (killed / "report").exists()
+        assert call(monkeypatch, *words, f"--output_path={killed}") == 0
     assert len(set(added)) == len(added) == 16, "each task once"
-    (path,) = (tmp_path / "out").glob("*/analyses/groups*/attribution_groups.json")
-    found = json.loads(path.read_text())
-    assert not list((tmp_path / "out" / ".partial").iterdir())
-    monkeypatch.setattr(sys, "argv", [*shlex.split(found["command"]), f"--output_path={tmp_path / 'alone'}"])
-    attribution()
-    alone = json.loads((tmp_path / "alone" / "attribution_groups.json").read_text())
-    assert (found["rows"], found["summary"]) == (alone["rows"], alone["summary"])
-    files, left_out = read_folder(tmp_path / "out")
-    assert (len(files), left_out) == (1, {}), "plans and analyses are no results"
-    capsys.readouterr()
-    assert call(monkeypatch, *words) == 0
-    assert f"2 of 2 cells are done in {tmp_path / 'out'}, 0 by this process" in capsys.readouterr().err
-    assert call(monkeypatch, *words, "--metadata", "fewshot_relevant=2", "fewshot_distractors=3", "--status") == 0
-    assert "2 cells: 2 done, 0 missing, 0 of other settings" in capsys.readouterr().out
+    assert not list((killed / ".partial").iterdir())
+    assert "Masks: " in capfd.readouterr().out
+    assert call(monkeypatch, *words, f"--output_path={sharded}", "--shard=1/2") == 0
+    assert "2 cells are missing" in capfd.readouterr().err
+    assert call(monkeypatch, *words, f"--output_path={sharded}", "--shard=0/2") == 0
+    reports = [{path.name: path for path in (folder / "report").rglob("*.*")} for folder in (killed, sharded)]
+    assert reports[0].keys() == reports[1].keys() > {"index.html", "e04.svg", "table1.svg", "verdicts-0.svg"}
+    for name, path in reports[0].items():
+        assert path.is_dir() or path.read_bytes() == reports[1][name].read_bytes(), name
+    curves = json.loads(reports[0]["report.json"].read_text())["experiments"]["e04"]["curves"]["built-in"]
+    files, left_out = read_folder(killed)
+    assert (len(files), left_out) == (2, {}), "plans, analyses and reports are no results"
+    scores = {str(file.tasks["mdlm_animal_smallest"].options["n_masks"]): file for file in files}
+    for n_masks, file in scores.items():
+        mean = file.group_results["mdlm_context"].metrics["exact_match,none"]
+        assert curves[0]["points"][n_masks]["mean"] == pytest.approx(100 * mean)
+    capfd.readouterr()
+    assert call(monkeypatch, *words, f"--output_path={killed}", "--status") == 0
+    assert "3 cells: 3 done, 0 missing, 0 of other settings" in capfd.readouterr().out
 
 
 def test_a_plan_is_made_once_of_cells_that_can_run(tmp_path: Path, long_checkpoint: Path) -> None:

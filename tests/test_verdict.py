@@ -39,7 +39,12 @@ def test_a_planted_effect_has_its_verdict(name, times, kind):
     ("name", "evidence", "kind", "words"),
     [
         ("masks", _evidence(20, reference=44), "cannot tell", "does not use the examples (44.0% right"),
-        ("masks", _evidence(20, without_letter=21), "cannot tell", "(21% of its answers to “2 masks” are no letter"),
+        (
+            "masks",
+            _evidence(20, without_letter=21),
+            "cannot tell",
+            "cannot tell: 21% of its answers to “2 masks” are no letter",
+        ),
         ("locality_left", _evidence(0, reference=98), "at the ceiling", "98.0% right"),
         ("masks", _evidence(20, reference=98), "reproduced", "reproduced"),
     ],

@@ -16,7 +16,7 @@ from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.recorded import ANALYSIS, check_types
 from mdlm_lm_eval.results.redaction import redacted
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves
 from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, suite_task, task_names
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
@@ -25,6 +25,14 @@ _TRUE_LABELS = "true"
 _OF_PROMPTS = ("fewshot_seed", "fewshot_template")
 # Settings of a sweep's cell that decide a model's logits, beside its weights and loading arguments.
 _OF_LOGITS = ("model", "adapter_weights", "plugins", "apply_chat_template", "system_instruction", "task_suite")
+#: The paper's other tasks: groups, and a task.
+BESIDE = (
+    "mdlm_single_token",
+    "mdlm_hotpotqa",
+    "mdlm_classification_random",
+    "mdlm_classification_nearest_first",
+    "mdlm_classification_nearest_last",
+)
 #: Analysis -> the task that a report draws it for.
 _ANALYSED = {
     "attribution_groups": "mdlm_context",
@@ -37,6 +45,7 @@ _ANALYSED = {
 class Condition:
     """The variables of the paper's experiments. Two answers to a question under equal conditions are the same.
 
+    asks: mdlm_context or mdlm_rules, or a name of `BESIDE`.
     question: place of the question beside its examples; "" where they are mixed.
     position: number of distractors before the block of relevant examples; None where they are mixed.
     masks: masks after the text, 0 for an autoregressive model; None where they are a share of the prompt.
@@ -122,11 +131,11 @@ class Model:
     """A checkpoint, with an adapter or without, and all of its answers.
 
     title: its name with its adapter, and what it differs in from another model of that name.
+    weights, adapter_weights: digests of the files; None for a hub id without a digest.
     setting: its options that differ from the defaults, in words, beside those of conditions.
     prompts: the settings of the prompts' examples and wording.
-    weights, adapter_weights: digests of the files; None for a hub id without a digest.
     suite: version and hash of the few-shot suite.
-    answers: condition -> task -> answers, for conditions that all tasks have.
+    answers: condition -> task -> answers, for conditions that all tasks of the suite have, or tasks of `BESIDE`.
     analyses: name of an analysis -> its content.
     logits: what decided the model's logits in cells of sweeps, by which analyses are found.
     plan: the plan of the run; None without one.
@@ -134,10 +143,10 @@ class Model:
 
     name: str
     adapter: str
-    setting: tuple[str, ...]
-    prompts: Mapping[str, Any]
     weights: str | None
     adapter_weights: str | None
+    setting: tuple[str, ...]
+    prompts: Mapping[str, Any]
     suite: tuple[str, str | None]
     title: str = ""
     answers: dict[Condition, dict[str, Answers]] = field(default_factory=dict)
@@ -145,6 +154,11 @@ class Model:
     files: list[ResultFile] = field(default_factory=list)
     logits: set[str] = field(default_factory=set)
     plan: Plan | None = None
+
+    @property
+    def who(self) -> tuple[Any, ...]:
+        """What the files of its answers share, whatever their tasks."""
+        return self.name, self.adapter, self.weights, self.adapter_weights, self.setting
 
     def is_base_of(self, other: "Model") -> bool:
         """Whether `other` is this model with an adapter, asked in the same way."""
@@ -157,31 +171,47 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
     files, refused = read_folder(folder)
     plans = [Plan.read(path) for path in sorted(folder.rglob("plan.json"))]
     models: dict[tuple[Any, ...], Model] = {}
+    beside: list[ResultFile] = []
     for file in files:
         suites = {name: task for name in file.tasks if (task := suite_task(name))}
-        if not suites:
-            continue
-        if cut := [name for name in suites if file.tasks[name].truncated_prompts]:
+        if cut := [result.name for result in file.tasks.values() if result.truncated_prompts]:
             refused[file.path] = f"lost examples of prompts that do not fit into the model's context ({cut[0]})"
-            continue
-        model = _model(models, file, file.tasks[next(iter(suites))])
-        model.files.append(file)
-        if settings := _settings_of_cell(file.config):
-            options = {name for one in file.tasks.values() for name in one.options}
-            model.logits.add(_logits(file.model, settings, options | {"cache_audit"}))
-        planned = [(plan, n) for plan in plans if (n := plan.questions(file))]
-        model.plan = planned[0][0] if planned else model.plan
-        for name, task in suites.items():
-            result = file.tasks[name]
-            found = Answers(result.metrics[SUITE_METRIC], result.n_questions, result.first_token.get("letters") or "")
-            of_tasks = model.answers.setdefault(_condition(task, result), {})
-            found = found.cut(planned[0][1]) if planned else found
-            if task.task not in of_tasks or of_tasks[task.task].n < found.n:
-                of_tasks[task.task] = found
+        elif suites:
+            model = _model(models, file, file.tasks[next(iter(suites))])
+            conditions = {name: _condition(file.tasks[name], task) for name, task in suites.items()}
+            _add_answers(model, file, {name: (one, suites[name].task) for name, one in conditions.items()}, plans)
+        else:
+            beside.append(file)
     answered = [model for model in models.values() if _in_full(model)]
     _name(answered)
+    for file in beside:
+        for group in BESIDE:
+            names = leaves(group, file.groups) if group in file.groups else [group] * (group in file.tasks)
+            for model in answered:
+                if names and model.who == _who(file, file.tasks[names[0]]):
+                    asked = {name: (_condition_beside(group, file.tasks[name]), name) for name in names}
+                    _add_answers(model, file, asked, plans)
     _add_analyses(folder, answered, refused)
     return answered, refused
+
+
+def _add_answers(
+    model: Model, file: ResultFile, asked: Mapping[str, tuple[Condition, str]], plans: Iterable[Plan]
+) -> None:
+    """Adds a file's answers to a model. `asked`: name of a task in the file -> its condition and its own name."""
+    model.files.append(file)
+    if settings := _settings_of_cell(file.config):
+        options = {name for one in file.tasks.values() for name in one.options}
+        model.logits.add(_logits(file.model, settings, options | {"cache_audit"}))
+    planned = [(plan, n) for plan in plans if (n := plan.questions(file))]
+    model.plan = planned[0][0] if planned else model.plan
+    for name, (condition, task) in asked.items():
+        result = file.tasks[name]
+        found = Answers(result.metrics[SUITE_METRIC], result.n_questions, result.first_token.get("letters") or "")
+        found = found.cut(planned[0][1]) if planned else found
+        of_tasks = model.answers.setdefault(condition, {})
+        if task not in of_tasks or of_tasks[task].n < found.n:
+            of_tasks[task] = found
 
 
 def _in_full(model: Model) -> bool:
@@ -217,46 +247,55 @@ def _is_done(folder: Path) -> bool:
     return any(read_json(path).get("summary") for path in folder.glob("*.json"))
 
 
+def _who(file: ResultFile, result: TaskResult) -> tuple[Any, ...]:
+    """Name, adapter, digests of both, and setting of the model that made a file."""
+    record = file.mdlm or _settings_of_cell(file.config)
+    setting = tuple(setting_of(file, result, without=_IN_CONDITION))
+    return file.model, file.adapter or "", record.get("weights"), record.get("adapter_weights"), setting
+
+
 def _model(models: dict[tuple[Any, ...], Model], file: ResultFile, result: TaskResult) -> Model:
     """The model of a file, which is added if it is new."""
-    record = file.mdlm or _settings_of_cell(file.config)
+    suite = file.mdlm.get("task_suite") or _settings_of_cell(file.config).get("task_suite") or {}
     prompts = {name: result.metadata.get(name, DEFAULT_SETTINGS[name]) for name in _OF_PROMPTS}
-    new = Model(
-        file.model,
-        file.adapter or "",
-        tuple(setting_of(file, result, without=_IN_CONDITION)),
-        prompts,
-        record.get("weights"),
-        record.get("adapter_weights"),
-        (result.version, (record.get("task_suite") or {}).get("sha256")),
-    )
-    key = (new.name, new.adapter, new.weights, new.adapter_weights, new.setting, *prompts.values(), new.suite)
-    return models.setdefault(key, new)
+    name, adapter, weights, adapter_weights, setting = _who(file, result)
+    new = Model(name, adapter, weights, adapter_weights, setting, prompts, (result.version, suite.get("sha256")))
+    return models.setdefault((*new.who, *prompts.values(), new.suite), new)
 
 
-def _condition(task: SuiteTask, result: TaskResult) -> Condition:
+def _condition(result: TaskResult, task: SuiteTask) -> Condition:
+    given = {name: result.metadata.get(name, default) for name, default in DEFAULT_SETTINGS.items()}
+    asked: dict[str, Any] = {
+        "asks": task.asks,
+        "is_slot": task.is_slot,
+        "question": task.question or "",
+        "position": task.position,
+        "relevant": int(given["fewshot_relevant"]),
+        "distractors": int(given["fewshot_distractors"]),
+        "labels": str(given["fewshot_labels"]).lower(),
+    }
+    # A fixed slot is a mask inside the text.
+    return Condition(**asked, **_decoding(result, masks_inside=int(not task.is_open_ended)))
+
+
+def _condition_beside(group: str, result: TaskResult) -> Condition:
+    return Condition(asks=group, relevant=result.shots, distractors=0, **_decoding(result))
+
+
+def _decoding(result: TaskResult, masks_inside: int = 0) -> dict[str, Any]:
     options = result.options
     share = options.get("mask_ratio")
-    # A fixed slot is a mask inside the text.
-    asked = result.effective.get("asked_masks", (0, 0))[1] - (not task.is_open_ended)
+    asked = result.effective.get("asked_masks", (0, 0))[1] - masks_inside
     steps = options.get("steps", 1)
     taken = result.effective.get("steps", (1, 1))[1]
     steps = int(taken if steps in (None, "auto") else steps)
-    given = {name: result.metadata.get(name, default) for name, default in DEFAULT_SETTINGS.items()}
-    return Condition(
-        asks=task.asks,
-        is_slot=task.is_slot,
-        question=task.question or "",
-        position=task.position,
-        masks=asked if share is None else None,
-        share=share,
-        dots=options.get("n_fillers") or 0,
-        steps=steps,
-        order="" if steps == 1 else str(options.get("unmasking")),
-        relevant=int(given["fewshot_relevant"]),
-        distractors=int(given["fewshot_distractors"]),
-        labels=str(given["fewshot_labels"]).lower(),
-    )
+    return {
+        "masks": asked if share is None else None,
+        "share": share,
+        "dots": options.get("n_fillers") or 0,
+        "steps": steps,
+        "order": "" if steps == 1 else str(options.get("unmasking")),
+    }
 
 
 def _add_analyses(folder: Path, models: Iterable[Model], refused: dict[str, str]) -> None:

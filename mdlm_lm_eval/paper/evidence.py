@@ -1,6 +1,6 @@
 """What a model's answers say about each claim of `claims.yaml`: the effect of each task, with its noise."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -127,7 +127,7 @@ def _losses_to_worst(model: Model, conditions: Sequence[Condition]) -> dict[str,
     Empty if 2 masks and a higher count were not asked, or one question alone was.
     """
     conditions = [one for one in conditions if (one.masks or 0) >= FEW]
-    if MASKS not in conditions or len(conditions) < 2 or not _have_letters(model, conditions):
+    if MASKS not in conditions or len(conditions) < 2 or not have_letters(model, conditions):
         return {}
     of_tasks = {task: _of_task(model, conditions, task, "decoded") for task in model.answers[MASKS]}
     if min(len(own[MASKS]) for own in of_tasks.values()) < 2:
@@ -160,7 +160,7 @@ def _gradients_of_masks(model: Model) -> Evidence | None:
 def _gradients_of_examples(model: Model) -> Evidence | None:
     """The effect of a reordering is one sample. Places count from 1, farthest from the question."""
     rows = _rows(model, "attribution_examples")
-    if rows is None or not _have_letters(model, [SLOT]):
+    if rows is None or not have_letters(model, [SLOT]):
         return None
     fifth = int(rows["place"].max()) // 5
     near = rows[rows["place"] > rows["place"].max() - fifth].groupby(["task", "reordering"])["gradient"].mean()
@@ -184,14 +184,15 @@ def _paired(
     reference: Condition | None = None,
 ) -> Evidence | None:
     """Evidence from the same questions under several conditions, the first of which is the reference by default."""
-    if not _have_letters(model, conditions):
+    if not have_letters(model, conditions):
         return None
     of_tasks = model.answers[conditions[0]]
     differences = {task: effect(_of_task(model, conditions, task, share)) for task in of_tasks}
-    return _evidence(differences, model, reference or conditions[0])
+    return _evidence(differences, model, reference or conditions[0], share)
 
 
-def _have_letters(model: Model, conditions: Sequence[Condition]) -> bool:
+def have_letters(model: Model, conditions: Iterable[Condition]) -> bool:
+    """Whether all these conditions were asked, and first tokens are known."""
     asked = [model.answers.get(one, {}) for one in conditions]
     return all(one and all(answers.letters for answers in one.values()) for one in asked)
 
@@ -203,12 +204,14 @@ def _of_task(model: Model, conditions: Sequence[Condition], task: str, share: st
     return {one: answers.cut(n).are(share) for one, answers in asked.items()}
 
 
-def _evidence(differences: Mapping[str, Floats], model: Model, reference: Condition) -> Evidence | None:
+def _evidence(
+    differences: Mapping[str, Floats], model: Model, reference: Condition, share: str = "decoded"
+) -> Evidence | None:
     """Evidence from each question's difference, by task, if the reference was asked."""
-    if not _have_letters(model, [reference]):
+    if not have_letters(model, [reference]):
         return None
     percents = {task: 100 * values for task, values in differences.items()}
-    return _from_samples(percents, *_reference(model, reference))
+    return _from_samples(percents, *_reference(model, reference, share))
 
 
 def _from_samples(of_tasks: Mapping[str, Floats], right: float, without_letter: float) -> Evidence:
@@ -218,9 +221,12 @@ def _from_samples(of_tasks: Mapping[str, Floats], right: float, without_letter: 
     return Evidence(effects, fmean(noises), min(map(len, of_tasks.values())), right, without_letter)
 
 
-def _reference(model: Model, condition: Condition) -> tuple[float, float]:
-    """The percentages of right answers and of answers that are no letter, mean over tasks."""
+def _reference(model: Model, condition: Condition, share: str = "decoded") -> tuple[float, float]:
+    """The percentages of right answers and of answers that are no letter, mean over tasks.
+
+    Among letters, every answer is one.
+    """
     of_tasks = model.answers[condition].values()
-    right = fmean(float(one.are("decoded").mean()) for one in of_tasks)
-    letters = fmean(float(one.are("label").mean()) for one in of_tasks)
+    right = fmean(float(one.are(share).mean()) for one in of_tasks)
+    letters = fmean(float(one.are("label").mean()) for one in of_tasks) if share == "decoded" else 1.0
     return 100 * right, 100 * (1 - letters)

@@ -203,7 +203,7 @@ def _gate(claim: Claim, evidence: Evidence) -> tuple[Kind, str] | None:
     """Why the answers cannot show the effect, whatever it is; None if they can."""
     if evidence.without_letter > MOST_WITHOUT_LETTER:
         share = f"{evidence.without_letter:.0f}% of its answers to “{claim.reference}” are no letter"
-        return "cannot tell", f"cannot tell: it does not use the examples ({share})"
+        return "cannot tell", f"cannot tell: {share}"
     if evidence.reference < LEAST_REFERENCE:
         share = f"{evidence.reference:.1f}% right with “{claim.reference}”, where chance is 33.3"
         return "cannot tell", f"cannot tell: it does not use the examples ({share})"

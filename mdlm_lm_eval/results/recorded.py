@@ -163,6 +163,9 @@ class SettingsOfCell(TypedDict, total=False):
 
     model_args: dict[str, Any] | None
     metadata: dict[str, Any] | None
+    task_suite: dict[str, str | None] | None
+    weights: str | None
+    adapter_weights: str | None
 
 
 class OfSweep(TypedDict, total=False):

@@ -22,9 +22,11 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
 OLD_SAMPLER = "remasking"  # the name of `sampler` in version 0.3, whose "none" is "auto" now
-ANALYSES = ("attribution_groups", "attribution_examples", "confidence")  # files of `mdlm-attribution`
+
 # Files that `mdlm-sweep` and reports write beside results.
-OTHER_FILES = {"plan.json", "looks.json", *(f"{name}.json" for name in ANALYSES)}
+OTHER_FILES = frozenset(
+    f"{name}.json" for name in ("plan", "looks", "report", "attribution_groups", "attribution_examples", "confidence")
+)
 _NORMAL_95 = 1.96
 # The parts of a result file whose keys are names of tasks and groups.
 _BY_TASK = ("results", "groups", "configs", "versions", "n-shot", "higher_is_better", "n-samples")

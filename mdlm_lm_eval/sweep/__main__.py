@@ -12,12 +12,14 @@ killed sweep; started several times on one folder, it shares the work. docs/swee
 import argparse
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
 
 from mdlm_lm_eval.command_line import TORCHRUN, ending_well, parser_of, read_recipe, refuse_rest
@@ -28,6 +30,7 @@ from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.sweep.plan import COMMON_NAMES, Cell, Sweep, axes_of_options, plan, together
 
 COMMAND = "mdlm-sweep"
+REPORT = "report"  # folder of the report below --output_path
 RECIPES = Path(__file__).parent / "recipes"
 # Settings of where cells run and where results go; no cell depends on them.
 _ON_RAY = ("address", "workers", "gpus_per_worker")
@@ -90,7 +93,7 @@ def _run(
     if dry_run:
         print(planning.table(sweep))
         return {}
-    sweep = replace(sweep, cells=sweep.cells[index::n])
+    whole, sweep = sweep, replace(sweep, cells=sweep.cells[index::n])
     claims = Claims(sweep, Path(output_path))
     if status:
         print(reports.status(claims))
@@ -106,9 +109,21 @@ def _run(
         print(f"{COMMAND}: failed: {name}: {sentence}", file=sys.stderr)
     n_done = f"{len(done)} of {len(sweep.cells)} cells are done in {output_path}, {claims.own} by this process"
     print(f"{COMMAND}: {n_done}", file=sys.stderr)
-    if sweep.study:
-        print(f"{COMMAND}: mdlm-leaderboard report {output_path} --output_path report", file=sys.stderr)
+    missing = [cell for cell in whole.cells if not (claims.output / cell.name).exists()]
+    if sweep.study and {cell.name for cell in missing} <= claims.failures.keys():
+        _write_report(claims.output)
+    elif sweep.study:
+        print(
+            f"{COMMAND}: {len(missing)} cells are missing; who computes the last one writes the report", file=sys.stderr
+        )
     return claims.failures
+
+
+def _write_report(output: Path) -> None:
+    """Writes `report` below the output, in a process of its own: the leaderboard knows sweeps, not the reverse."""
+    command = [sys.executable, "-m", "mdlm_leaderboard", "report", str(output), f"--output_path={output / REPORT}"]
+    with FileLock(output / ".locks" / f"{REPORT}.lock"):
+        subprocess.run(command, check=False)
 
 
 def _ray() -> Any:

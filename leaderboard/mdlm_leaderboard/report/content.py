@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from statistics import fmean
@@ -12,10 +12,10 @@ import pandas as pd
 import yaml
 
 from mdlm_lm_eval.paper.answers import Answers, Condition, Model
-from mdlm_lm_eval.paper.evidence import FEW, MANY, MASKS, NEAR_AND_FAR, evidence_of
+from mdlm_lm_eval.paper.evidence import FEW, MANY, MASKS, NEAR_AND_FAR, evidence_of, have_letters
 from mdlm_lm_eval.paper.verdict import Verdict, decide
-from mdlm_lm_eval.results.statistics import Interval, score_of_tasks, t_interval
-from mdlm_lm_eval.results.suite import SPELLING_ALONE
+from mdlm_lm_eval.results.statistics import Interval, correlation_interval, score_of_tasks, t_interval
+from mdlm_lm_eval.results.suite import SPELLING_ALONE, cluster_of
 
 SHARE_NAMES = {"among_labels": "among letters", "eos": "end of text"}
 
@@ -51,6 +51,7 @@ class Experiment:
     series: Mapping[str, Mapping[str, Any]]
     base: Mapping[str, Any]
     shares: tuple[str, ...] = ()
+    at_zero: Mapping[str, Any] | None = None
     differs: str = ""
 
     def curves(self, model: Model) -> list[Curve]:
@@ -58,12 +59,14 @@ class Experiment:
         found = []
         for label, own in self.series.items():
             base = Condition(**{**self.base, **own})
-            asked = [one for one in model.answers if replace(base, **{self.x: getattr(one, self.x)}) == one]
-            asked = sorted((one for one in asked if getattr(one, self.x) is not None), key=lambda o: getattr(o, self.x))
+            values = {one: getattr(one, self.x) for one in model.answers}
+            asked = {x: one for one, x in values.items() if x is not None and replace(base, **{self.x: x}) == one}
+            if self.at_zero and (first := replace(base, **self.at_zero)) in model.answers:
+                asked[0] = first
             for share in ("", *self.shares):
-                if len(asked) < 2 or (share and not _have_letters(model, asked)):
+                if len(asked) < 2 or (share and not have_letters(model, asked.values())):
                     continue
-                points = {getattr(one, self.x): _point(model.answers[one], share) for one in asked}
+                points = {x: _point(model.answers[asked[x]], share) for x in sorted(asked)}
                 found.append(Curve(SHARE_NAMES[share] if share else label, share, points))
         return found
 
@@ -73,6 +76,7 @@ class Section:
     """An experiment of some models: the curves of each, by title; or a table, of an analysis.
 
     line: the percentage of readers that know no word, where it is above chance.
+    frames: what is drawn instead of curves: value -> title -> its table.
     """
 
     name: str
@@ -85,7 +89,7 @@ class Section:
     said: str = ""
     differs: str = ""
     line: float | None = None
-    frames: Mapping[str, pd.DataFrame] | None = None
+    frames: Mapping[str, Mapping[str, pd.DataFrame]] = field(default_factory=dict)
 
     @property
     def command(self) -> str:
@@ -121,6 +125,9 @@ class Judged:
         if masks := self.verdicts.get("masks"):
             change = f"From {FEW} to {MANY} masks, accuracy changes by {-masks.effect:+z.1f} points."
             found.append(f"Masks: {masks.words}. {change}")
+            letters = self.verdicts["masks_among_letters"]
+            if masks.kind == "cannot tell" != letters.kind:
+                found.append(f"Among letters: {letters.words}, {-letters.effect:+z.1f} points.")
         places: dict[str, list[str]] = {}
         for place in NEAR_AND_FAR:
             if one := self.verdicts.get(f"locality_{place}"):
@@ -166,7 +173,7 @@ def sections(models: Sequence[Model]) -> list[Section]:
             section = Section(one.name, one.title, one.figure, curves, one.x_label, said=said.get(one.name, ""))
             line = SPELLING_ALONE if one.base.get("asks") == "mdlm_rules" else None
             found.append(replace(section, differs=one.differs, line=line, **_table_of(curves)))
-    return [*found, *_analyses(models)]
+    return [*found, *_analyses(models), *_gains_and_losses(models)]
 
 
 def degradation(curve: Curve) -> float | None:
@@ -202,10 +209,6 @@ def _point(of_tasks: Mapping[str, Answers], share: str) -> Point:
     return Point(100 * fmean(found), questions, t_interval([100 * one for one in found]), n)
 
 
-def _have_letters(model: Model, conditions: Sequence[Condition]) -> bool:
-    return all(answers.letters for one in conditions for answers in model.answers[one].values())
-
-
 def _table_of(curves: Mapping[str, Sequence[Curve]]) -> dict[str, Any]:
     """Head and rows of the numbers that a figure draws: a row for each line."""
     xs = sorted({x for own in curves.values() for curve in own for x in curve.points})
@@ -220,31 +223,100 @@ def _table_of(curves: Mapping[str, Sequence[Curve]]) -> dict[str, Any]:
     return {"head": ["percent", *map(str, xs), "degradation"], "rows": rows}
 
 
+_SHOTS = (5, 25)
+_LOSSES = "The paper does not state the number of examples of its losses; here it is the larger one."
 _NOT_NORMALISED = "The paper does not state how it normalised gradients; here the largest of a prompt is 1."
-#: Analysis -> its section, the column on the horizontal axis, the column of values, and how it differs.
+
+
+@dataclass(frozen=True)
+class _Analysis:
+    """A section of an analysis. values: columns that are drawn -> the parts of the summary that have them."""
+
+    name: str
+    title: str
+    figure: str
+    x_label: str
+    values: Mapping[str, str]
+    differs: str = ""
+
+
 _ANALYSES = {
-    "attribution_groups": ("table1", "Gradients at masks and at text", "table 1", "group", "gradient", _NOT_NORMALISED),
-    "attribution_examples": ("e03", "Gradients of each example", "3", "place", "gradient", _NOT_NORMALISED),
-    "confidence": ("e13", "Confidence at the answer's mask", "24", "n_masks", "confidence", ""),
+    "attribution_groups": _Analysis(
+        "table1", "Gradients at masks and at text", "table 1", "", {"gradient": "groups"}, _NOT_NORMALISED
+    ),
+    "attribution_examples": _Analysis(
+        "e03",
+        "Gradients of each example",
+        "3",
+        "place of the example, from the first",
+        {"gradient": "places"},
+        _NOT_NORMALISED,
+    ),
+    "confidence": _Analysis(
+        "e13",
+        "Confidence at the answer's mask",
+        "24",
+        "masks",
+        {"confidence": "confidence", "entropy": "entropy"},
+    ),
 }
-_SUMMARIES = {"attribution_groups": "groups", "attribution_examples": "places", "confidence": "confidence"}
 
 
 def _analyses(models: Sequence[Model]) -> list[Section]:
     """Sections of the gradient analyses and of confidence: their means over tasks."""
     found = []
-    for analysis, (name, title, figure, by, value, differs) in _ANALYSES.items():
+    for analysis, one in _ANALYSES.items():
         done = {model.title: model.analyses[analysis]["summary"] for model in models if analysis in model.analyses}
-        frames = {of: pd.DataFrame(summary[_SUMMARIES[analysis]]) for of, summary in done.items() if summary}
-        if not frames:
+        if not done:
             continue
-        head = ["", *map(str, next(iter(frames.values()))[by])]
-        rows = [[of, *(_with_band(row, value) for row in frame.to_dict("records"))] for of, frame in frames.items()]
-        section = Section(name, title, figure, {}, by.replace("n_", ""), head, rows, frames=frames)
-        found.append(replace(section, said=published()["said"].get(name, ""), differs=differs))
+        frames = {
+            value: {title: pd.DataFrame(summary[part]) for title, summary in done.items()}
+            for value, part in one.values.items()
+        }
+        first = next(iter(next(iter(frames.values())).values()))
+        rows = [
+            [", ".join([title, value][: len(frames)]), *(_with_band(row, value) for row in frame.to_dict("records"))]
+            for value, of_models in frames.items()
+            for title, frame in of_models.items()
+        ]
+        head = ["", *map(str, first[first.columns[0]])]
+        section = Section(one.name, one.title, one.figure, {}, one.x_label, head, rows, frames=frames)
+        found.append(replace(section, said=published()["said"].get(one.name, ""), differs=one.differs))
     return found
 
 
 def _with_band(row: Mapping[Any, Any], value: str) -> str:
     band = row.get("band")
     return f"{row[value]:.3f}" + ("" if band is None or pd.isna(band) else f" ± {band:.3f}")
+
+
+def _gains_and_losses(models: Sequence[Model]) -> list[Section]:
+    """E12: what each task gains from 5 to 25 examples, and loses from 1 to 200 masks, in points."""
+    frames: dict[str, pd.DataFrame] = {}
+    rows = []
+    for model in models:
+        cells = [(masks, shots) for masks, shots in ((1, _SHOTS[0]), (1, _SHOTS[1]), (MANY, _SHOTS[1]))]
+        points = []
+        for asks in ("mdlm_context", "mdlm_single_token"):
+            conditions = [Condition(asks, masks=masks, relevant=shots, distractors=0) for masks, shots in cells]
+            few, many, masked = (model.answers.get(one, {}) for one in conditions)
+            for task in sorted(few.keys() & many.keys() & masked.keys()):
+                gain = 100 * (many[task].accuracy - few[task].accuracy)
+                points.append((task, gain, 100 * (many[task].accuracy - masked[task].accuracy)))
+        if not points:
+            continue
+        frames[model.title] = frame = pd.DataFrame(points, columns=["task", "gain", "loss"])
+        r = frame["gain"].corr(frame["loss"], min_periods=3)
+        ends = None if pd.isna(r) else correlation_interval(r, frame["task"].map(cluster_of).nunique())
+        in_words = "undefined" if pd.isna(r) else f"{r:.2f}" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else "")
+        means = (t_interval(frame[name]).in_words for name in ("gain", "loss"))
+        rows.append([model.title, *means, in_words, str(len(frame))])
+    if not rows:
+        return []
+    head = ["", "gain, points", "loss, points", "Pearson's r", "tasks"]
+    title, x_label = (
+        "Gain from examples against loss to masks",
+        f"gain from {_SHOTS[0]} to {_SHOTS[1]} examples (points)",
+    )
+    section = Section("e12", title, "20", {}, x_label, head, rows, frames={"loss": frames})
+    return [replace(section, said=published()["said"]["e12"], differs=_LOSSES)]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -18,6 +19,13 @@ _KIND_COLOURS: Mapping[Kind, str] = {"reproduced": COLOURS[0], "not reproduced":
 _LINE = 0.24  # inches of a claim in the forest plot
 _SHARE_DASHES = {"": "-", "among_labels": (0, (4, 1.2)), "eos": (0, (1, 1))}
 _PANELS = 3  # in a row
+#: Value of an analysis -> its axis.
+_VALUES = {
+    "gradient": "gradient norm (largest = 1)",
+    "confidence": "probability of the likeliest token",
+    "entropy": "entropy (nats)",
+    "loss": "loss from 1 to 200 masks (points)",
+}
 _BY_COUNT = ("masks", "dots", "n_masks")
 
 
@@ -116,23 +124,36 @@ def _scale_x(axes: Axes, label: str, xs: Sequence[float]) -> None:
 
 @figure_style()
 def analysis(section: Section) -> Figure:
-    """An analysis' means over tasks with their bands: a line for each model, or bars for groups of positions."""
-    frames = section.frames or {}
-    figure = Figure(figsize=(COLUMN_WIDTH, 0.65 * COLUMN_WIDTH + 0.15 * len(frames)), layout="constrained")
-    axes = figure.subplots()
-    for n, (title, frame) in enumerate(frames.items()):
-        by, value = frame.columns[0], frame.columns[1]
-        look: dict[str, Any] = {"color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "label": title}
-        bands = frame["band"].astype(float).fillna(0.0)
-        if section.name == "table1":
-            places = [place + 0.15 * n for place in range(len(frame))]
-            axes.errorbar(places, frame[value], yerr=bands, linestyle="none", capsize=2, **look)
-            axes.set_xticks(range(len(frame)), frame[by])
-        else:
-            axes.errorbar(frame[by], frame[value], yerr=bands, capsize=1.5, **look)
-            if by == "n_masks":
-                log_axis(axes, [1, 2, 5, 10, 20, 50, 100, 200])
-            axes.set_xlabel("place of the example, from the first" if by == "place" else "masks")
-        axes.set_ylabel(str(value))
-    figure.legend(loc="outside lower left")
+    """An analysis' means over tasks with their bands: a panel for each value, with a line or points for each model."""
+    width, n_models = COLUMN_WIDTH * len(section.frames), max(map(len, section.frames.values()))
+    figure = Figure(figsize=(width, 0.65 * COLUMN_WIDTH + 0.15 * n_models), layout="constrained")
+    panels = figure.subplots(1, len(section.frames), squeeze=False)[0]
+    for axes, (value, frames) in zip(panels, section.frames.items(), strict=True):
+        for n, (title, frame) in enumerate(frames.items()):
+            look: dict[str, Any] = {"color": COLOURS[n % len(COLOURS)], "label": title}
+            look["marker"] = MARKERS[n % len(MARKERS)]
+            if section.name == "e12":
+                _draw_points(axes, frame, look)
+                continue
+            by = frame.columns[0]
+            bands = frame["band"].astype(float).fillna(0.0)
+            if section.name == "table1":
+                places = [place + 0.15 * n for place in range(len(frame))]
+                axes.errorbar(places, frame[value], yerr=bands, linestyle="none", capsize=2, **look)
+                axes.set_xticks(range(len(frame)), frame[by])
+            else:
+                axes.errorbar(frame[by], frame[value], yerr=bands, capsize=1.5, **look)
+                if by == "n_masks":
+                    log_axis(axes, [1, 2, 5, 10, 20, 50, 100, 200])
+        axes.set_xlabel(section.x_label)
+        axes.set_ylabel(_VALUES[value])
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left")
     return figure
+
+
+def _draw_points(axes: Axes, frame: pd.DataFrame, look: Mapping[str, Any]) -> None:
+    """A point for each task; overlapping ones look darker."""
+    axes.plot(frame["gain"], frame["loss"], linestyle="none", alpha=0.5, **look)
+    for line in (axes.axhline, axes.axvline):
+        line(0, color=_GREY, linewidth=0.8, zorder=0)
