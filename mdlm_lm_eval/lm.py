@@ -99,6 +99,8 @@ def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Setti
 
     def check(options: DecodingOptions, attention: Any, in_slots: bool | None = None) -> None:
         checkpoints.check_options(config, options, in_slots=in_slots)
+        if options.guest is None:
+            checkpoints.refuse_other_decoders(config.name_or_path or "")
         check_decoding(options, attention, edits=family.edits)
         if options.unfinished_thinking == "empty" and arguments.get("think_end_token") is None:
             raise OptionError("unfinished_thinking=empty needs think_end_token, such as think_end_token=</think>")
@@ -488,9 +490,9 @@ class MDLM(HFLM):
         """Warns if the checkpoint was trained for another sampler than the one in effect."""
         options, known = self.settings.decoding, checkpoints.own_decoder(self.pretrained or "")
         is_plain = options.sampler_name == DEFAULT_SAMPLER and not options.is_parallel
-        if known is not None and self.rank == 0 and (is_plain or (known[1].startswith("its") and not options.guest)):
+        if known is not None and self.rank == 0 and (is_plain or (known.use.startswith("its") and not options.guest)):
             sentence = "pretrained=%s was trained for a decoder of its own, which %s; use %s"
-            logger.warning(sentence, self.name, *known)
+            logger.warning(sentence, self.name, known.does, known.use)
 
     def _warn_of_truncation(self, truncated: Sequence[int]) -> None:
         """Warns of prompts that were cut. `truncated`: the number of tokens that each lost."""

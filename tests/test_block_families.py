@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mdlm_lm_eval.checkpoints import load_config, load_tokenizer
+from mdlm_lm_eval.checkpoints import load_config, load_denoiser, load_tokenizer
 from mdlm_lm_eval.families import AttentionPattern, family_of, own_decoder
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -151,6 +151,19 @@ def test_a_decoder_of_its_own_is_known_in_the_hubs_cache() -> None:
     cached = "/home/me/.cache/huggingface/hub/models--Zigeng--DMax-LLaDA/snapshots/0a1b2c"
     assert own_decoder(cached) == own_decoder("Zigeng/DMax-LLaDA")
     assert own_decoder(cached) is not None
+
+
+def test_a_network_that_reads_residuals_is_decoded_by_its_authors_code_alone(tmp_path: Path) -> None:
+    """RCD; its siblings without residuals (SeqD) are plain SDARs."""
+    settings = {"tokenizer": tiny_tokenizer(160), "mask_token_id": MASK, "device": "cpu"}
+    plain = MDLM(str(copy_of("sdar", tmp_path / "SeqD-SDAR-4B-b32-Thinking")), **settings)
+    assert (plain._family.name, plain.denoiser.attention.block_length) == ("sdar", 32)
+    folder = str(copy_of("sdar", tmp_path / "RCD-SDAR-4B-b32"))
+    for refused in (lambda: MDLM(folder, **settings), lambda: load_denoiser(folder, mask_token_id=MASK)):
+        with pytest.raises(OptionError, match=r"which feeds residuals of the pass before back .* modeling=FILE.py"):
+            refused()
+    (tmp_path / "theirs.py").write_text("def generate(model, prompt, gen_length):\n    return prompt\n")
+    assert MDLM(folder, sampler=f"{tmp_path}/theirs.py:generate", **settings).settings.decoding.guest
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "llada", "dream", "llada_moe"])

@@ -20,4 +20,4 @@ from mdlm_lm_eval.checkpoints.tokenizers import (
     load_tokenizer,
 )
 from mdlm_lm_eval.checkpoints.weights import files_digest, load_model, load_network
-from mdlm_lm_eval.families import family_of, own_decoder
+from mdlm_lm_eval.families import family_of, own_decoder, refuse_other_decoders

@@ -11,7 +11,7 @@ from mdlm_lm_eval.checkpoints.config import attention_of, load_config, resolve_m
 from mdlm_lm_eval.checkpoints.tokenizers import load_tokenizer
 from mdlm_lm_eval.checkpoints.weights import load_model
 from mdlm_lm_eval.default_model import BUILT_IN
-from mdlm_lm_eval.families import family_of
+from mdlm_lm_eval.families import family_of, refuse_other_decoders
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
 from mdlm_lm_eval.options import OptionError
@@ -55,6 +55,7 @@ def load_denoiser(
         trust_remote_code=trust_remote_code,
         diffusion_family=diffusion_family,
     )
+    refuse_other_decoders(pretrained)
     settings = config.to_dict()
     tokenizer = None
     if mask_token_id is None and settings.get("mask_token_id") is None:

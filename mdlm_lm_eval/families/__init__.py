@@ -18,13 +18,28 @@ from mdlm_lm_eval.options import OptionError, options_of
 from mdlm_lm_eval.registry import FAMILIES, ROW_DECODERS, SAMPLERS, register
 from mdlm_lm_eval.results.names import hub_id
 
-_AS_GUEST = "its authors' code: sampler=FILE.py:FUNCTION, with modeling=FILE.py:CLASS"
-# Part of the names of checkpoints that were trained for a decoder of their own -> its behaviour, and how to use it.
+
+@dataclass(frozen=True)
+class OwnDecoder:
+    """The decoder that a checkpoint was trained for.
+
+    does: its behaviour. use: how to use it. is_only: whether other decoders leave out an input of the network.
+    """
+
+    does: str
+    use: str = "its authors' code: sampler=FILE.py:FUNCTION, with modeling=FILE.py:CLASS"
+    is_only: bool = False
+
+
+# Words in the names of checkpoints that were trained for a decoder of their own.
 _OWN_DECODERS = {
-    "dreamon": ("expands and contracts the masks", _AS_GUEST),
-    "dmax": ("feeds soft embeddings back", _AS_GUEST),
-    "d3llm": ("fills several blocks at once, by entropy", "sampler=multi_block"),
-    "dparallel": ("fills by thresholds", "confidence_threshold or entropy_threshold"),
+    "dreamon": OwnDecoder("expands and contracts the masks"),
+    "dmax": OwnDecoder("feeds soft embeddings back"),
+    "rcd[-_](?:sdar|llada)": OwnDecoder(
+        "feeds residuals of the pass before back (Residual Context Diffusion)", is_only=True
+    ),
+    "d3llm": OwnDecoder("fills several blocks at once, by entropy", "sampler=multi_block"),
+    "dparallel": OwnDecoder("fills by thresholds", "confidence_threshold or entropy_threshold"),
 }
 
 
@@ -162,11 +177,21 @@ class Family:
             raise OptionError(f"{option}={value} does not work with the family {self.name}: {self.instead}")
 
 
-def own_decoder(pretrained: str) -> tuple[str, str] | None:
-    """The decoder that a checkpoint of this name was trained for: its behaviour, and how to use it. None for others."""
+def own_decoder(pretrained: str) -> OwnDecoder | None:
+    """The decoder that a checkpoint of this name was trained for; None for others."""
     name = PurePath(hub_id(pretrained).lower())
-    words = [part for part in (name.name, name.parent.name) if part]
-    return next((said for key, said in _OWN_DECODERS.items() if any(key in word for word in words)), None)
+    parts = f"{name.parent.name} {name.name}"
+    return next((one for key, one in _OWN_DECODERS.items() if re.search(f"(?<![a-z]){key}(?![a-z])", parts)), None)
+
+
+def refuse_other_decoders(pretrained: str) -> None:
+    """Raises OptionError for a checkpoint whose network has an input that only its own decoder fills."""
+    known = own_decoder(pretrained)
+    if known is not None and known.is_only:
+        raise OptionError(
+            f"pretrained={pretrained}: by its name it was trained for a decoder of its own, which {known.does}; use "
+            f"{known.use}"
+        )
 
 
 def register_family(family: Family) -> None:

@@ -149,13 +149,13 @@ def ask() -> None:
     begin, asked = time.process_time(), json.loads((FOLDER / "chains.json").read_text())
     denoiser, tokenizer = load(str(CHECKPOINT), device="cpu")
     texts = [" ".join(text.replace("_", "@")).replace("@", SLOT) for text in asked["masked"]]
-    options = LikelihoodOptions(likelihood="pseudo", eos_after=True, check_greedy=False)
+    options = LikelihoodOptions(likelihood="pseudo", check_greedy=False)
     scored = log_likelihood(denoiser, "", [" ".join(one) for one in asked["pseudo"]], options, tokenizer=tokenizer)
     answers = {
         "fills": [
             text.replace(" ", "") for text in fill(denoiser, texts, DecodingOptions(steps=1), tokenizer=tokenizer)
         ],
-        "pseudo": [one.total / len(one.token_ids) for one in scored],
+        "pseudo": [one.per_token for one in scored],
         "placed": {f"{place} {n}": placed(denoiser, tokenizer, place, n) for place, n in cells_of_places()},
         "seconds": time.process_time() - begin,
     }
