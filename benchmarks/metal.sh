@@ -2,6 +2,7 @@
 # Measures on one GPU, in under four minutes, what joins small operations: plain, fused and compiled passes over whole
 # canvases and with a cache; choices; a mixture of experts. As gpu.sh, with liger-kernel beside torch and transformers.
 # The most important rows come first, in files metal-1.json and so on of the folder $OUT; rows are written as they come.
+# $MORE are further arguments of gpu.py, such as smaller sizes for a rehearsal on a CPU.
 #
 #     OUT=results SECONDS_LEFT=230 benchmarks/metal.sh
 set -u
@@ -24,7 +25,7 @@ measure() {
     fi
     PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" timeout "$limit" "${PYTHON:-python3}" benchmarks/gpu.py \
         --device "${DEVICE:-cuda}" --dtype "${DTYPE:-bfloat16}" --seconds $((limit - 15)) --no_plain_loop \
-        --row_seconds 1.5 --json "$out/metal-$number.json" "$@" || echo "ended with $?: $*"
+        --row_seconds 1.5 --json "$out/metal-$number.json" "$@" ${MORE:-} || echo "ended with $?: $*"
 }
 
 full=${FULL:-llada-8b} mixture=${MIXTURE:-llada2-mini} blocks=${BLOCKS:-sdar-8b}
