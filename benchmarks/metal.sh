@@ -30,6 +30,8 @@ measure() {
 
 full=${FULL:-llada-8b} mixture=${MIXTURE:-llada2-mini} blocks=${BLOCKS:-sdar-8b}
 measure 95 --shapes "$full" --batches 8 --ways plain fused compiled --workloads suite dual 8-token
-measure 70 --shapes "$mixture" --batches 256 8 64 --tokens 32 --ways plain fused --workloads block choices
+measure 80 --shapes "$mixture" --batches 256 8 64 --tokens 32 --ways plain fused --workloads block choices
 measure 50 --shapes "$blocks" --batches 8 64 --ways plain fused --workloads choices
 measure 80 --shapes "$mixture" --batches 256 --tokens 32 --ways compiled batched_mm sonicmoe deepgemm --workloads block
+# In float32 each choice must be the model's own.
+measure 40 --shapes tiny tiny-moe --batches 8 --dtype float32 --matrix 1024 --ways fused --workloads suite block

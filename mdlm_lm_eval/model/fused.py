@@ -34,6 +34,8 @@ def fuse(model: nn.Module) -> Mapping[str, int]:
     name = type(model).__name__
     if (device := next(model.parameters()).device).type != "cuda":
         raise OptionError(f"fused must be false on {device}, as its kernels need a GPU")
+    if device.index != torch.cuda.current_device():
+        raise OptionError(f"fused must be false on {device}, as Triton runs kernels on the current GPU")
     if not is_on_one_device(model):
         raise OptionError(f"fused must be false with {name} on several devices")
     bound: Counter[str] = Counter()
