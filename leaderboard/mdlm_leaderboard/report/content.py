@@ -12,8 +12,8 @@ import pandas as pd
 import yaml
 
 from mdlm_lm_eval.paper.answers import Answers, Condition, Model
-from mdlm_lm_eval.paper.evidence import FEW, MANY, MASKS, NEAR_AND_FAR, evidence_of, have_letters
-from mdlm_lm_eval.paper.verdict import Verdict, decide
+from mdlm_lm_eval.paper.evidence import FEW, MANY, MASKS, evidence_of, have_letters
+from mdlm_lm_eval.paper.verdict import Kind, Verdict, decide
 from mdlm_lm_eval.results.statistics import Interval, correlation_interval, score_of_tasks, t_interval
 from mdlm_lm_eval.results.suite import SPELLING_ALONE, cluster_of
 
@@ -67,7 +67,9 @@ class Experiment:
                 if len(asked) < 2 or (share and not have_letters(model, asked.values())):
                     continue
                 points = {x: _point(model.answers[asked[x]], share) for x in sorted(asked)}
-                found.append(Curve(SHARE_NAMES[share] if share else label, share, points))
+                of_share = [SHARE_NAMES[share]] if share else []
+                words = [label, *of_share] if len(self.series) > 1 or not share else of_share
+                found.append(Curve(", ".join(words), share, points))
         return found
 
 
@@ -92,6 +94,11 @@ class Section:
     frames: Mapping[str, Mapping[str, pd.DataFrame]] = field(default_factory=dict)
 
     @property
+    def is_wide(self) -> bool:
+        """Whether its figure has several panels."""
+        return len(self.curves) > 1 or len(self.frames) > 1
+
+    @property
     def command(self) -> str:
         """The command that runs it again."""
         return f"mdlm-sweep --config {self.name} --model_args pretrained=MODEL --output_path results"
@@ -114,31 +121,53 @@ class Judged:
         return f"{missing}Reports made before the end of the run: {len(plan.looks)}."
 
     @property
-    def left_out(self) -> Mapping[str, str]:
-        """Planned cells that could not run, each with its reason."""
-        return self.model.plan.content["left_out"] if self.model.plan else {}
+    def left_out(self) -> Mapping[str, Sequence[str]]:
+        """Why planned cells could not run -> their names."""
+        found: dict[str, list[str]] = {}
+        for cell, why in (self.model.plan.content["left_out"] if self.model.plan else {}).items():
+            found.setdefault(why, []).append(cell)
+        return found
 
     @property
     def findings(self) -> list[str]:
-        """What was found about masks and about distance, and the numbers of all verdicts, in sentences."""
+        """What was found about masks and about distance, and the number of verdicts of each kind, in sentences."""
+        if not self.verdicts:
+            return ["No claim was asked in full."]
         found = []
         if masks := self.verdicts.get("masks"):
-            change = f"From {FEW} to {MANY} masks, accuracy changes by {-masks.effect:+z.1f} points."
-            found.append(f"Masks: {masks.words}. {change}")
+            few, many = (_point(self.model.answers[replace(MASKS, masks=n)], "").mean for n in (FEW, MANY))
+            why = "" if masks.words == masks.kind else f" ({masks.words.removeprefix(masks.kind).strip(':; ')})"
+            numbers = f"{few:.1f}% are right with {FEW} masks, {many:.1f}% with {MANY}"
+            found.append(f"{_OF_MASKS[masks.kind]}: {numbers}{why}.")
             letters = self.verdicts["masks_among_letters"]
             if masks.kind == "cannot tell" != letters.kind:
-                found.append(f"Among letters: {letters.words}, {-letters.effect:+z.1f} points.")
-        places: dict[str, list[str]] = {}
-        for place in NEAR_AND_FAR:
+                change = f"{-letters.effect:+z.1f} points"
+                found.append(f"If its likeliest letter is its answer, {_OF_MASKS[letters.kind].lower()}: {change}.")
+        places: dict[Kind, list[str]] = {}
+        for place, words in _OF_PLACES.items():
             if one := self.verdicts.get(f"locality_{place}"):
-                places.setdefault(one.kind, []).append(place)
-        if places:
-            of_kinds = (f"{kind} with the question {', '.join(own)}" for kind, own in places.items())
-            found.append(f"Distance: {'; '.join(of_kinds)} of the examples.")
+                places.setdefault(one.kind, []).append(words)
+        found += [f"{_OF_DISTANCE[kind]}, with the question {' or '.join(own)} them." for kind, own in places.items()]
         counts = Counter(one.kind for one in self.verdicts.values()).most_common()
-        words = ", ".join(f"{n} {kind}" for kind, n in counts)
-        n_claims = len(self.verdicts)
-        return [*found, f"All {n_claims} claims: {words}."] if words else ["No claim was asked in full."]
+        return [*found, f"The paper's {len(self.verdicts)} claims: {', '.join(f'{n} {kind}' for kind, n in counts)}."]
+
+
+_OF_MASKS: Mapping[Kind, str] = {
+    "reproduced": "Superfluous masks cost it answers",
+    "not reproduced": "Superfluous masks cost it few answers or none",
+    "the opposite": "Superfluous masks help it",
+    "too few questions": "It is open whether superfluous masks cost it answers",
+    "cannot tell": "It cannot be told whether superfluous masks cost it answers",
+}
+_OF_DISTANCE: Mapping[Kind, str] = {
+    "reproduced": "Distant examples help it less",
+    "not reproduced": "Distant examples help it as much as near ones, or nearly so",
+    "the opposite": "Distant examples help it more",
+    "too few questions": "It is open whether distant examples help it less",
+    "cannot tell": "It cannot be told whether distant examples help it less",
+    "at the ceiling": "It cannot be told whether distant examples help it less, as nearly all answers are right",
+}
+_OF_PLACES = {"right": "after", "left": "before", "middle": "among"}
 
 
 def judged(models: Sequence[Model]) -> list[Judged]:

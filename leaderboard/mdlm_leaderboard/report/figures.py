@@ -19,6 +19,7 @@ _KIND_COLOURS: Mapping[Kind, str] = {"reproduced": COLOURS[0], "not reproduced":
 _LINE = 0.24  # inches of a claim in the forest plot
 _SHARE_DASHES = {"": "-", "among_labels": (0, (4, 1.2)), "eos": (0, (1, 1))}
 _PANELS = 3  # in a row
+_LETTERS, _HANDLE = 19, 8  # of a legend: letters an inch, and those that a line's symbol takes
 #: Value of an analysis -> its axis.
 _VALUES = {
     "gradient": "gradient norm (largest = 1)",
@@ -110,7 +111,8 @@ def curves(section: Section) -> Figure:
     for axes in grid[:, 0]:
         axes.set_ylabel("percent")
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", ncols=min(3, len(labels)))
+    fitting = int(width * _LETTERS / (max(map(len, labels)) + _HANDLE)) or 1
+    figure.legend(handles, labels, loc="outside lower left", ncols=min(3, fitting, len(labels)))
     return figure
 
 
@@ -140,7 +142,7 @@ def analysis(section: Section) -> Figure:
             if section.name == "table1":
                 places = [place + 0.15 * n for place in range(len(frame))]
                 axes.errorbar(places, frame[value], yerr=bands, linestyle="none", capsize=2, **look)
-                axes.set_xticks(range(len(frame)), frame[by])
+                axes.set_xticks(range(len(frame)), frame[by].str.replace(" ", "\n"))
             else:
                 axes.errorbar(frame[by], frame[value], yerr=bands, capsize=1.5, **look)
                 if by == "n_masks":
