@@ -24,10 +24,11 @@ from torch import Tensor
 
 from mdlm_lm_eval.check import authors
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
-from mdlm_lm_eval.decoding.canvas import Canvas
+from mdlm_lm_eval.decoding.canvas import Canvas, Work, attention_in_effect
 from mdlm_lm_eval.decoding.decode import decode_canvases
-from mdlm_lm_eval.decoding.reference import decode_one
+from mdlm_lm_eval.decoding.engine import Engine
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
+from mdlm_lm_eval.decoding.windows import next_window
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 
@@ -103,39 +104,90 @@ def compare_logits(denoiser: Denoiser, canvases: Sequence[Sequence[int]], theirs
 class Followed:
     """Our denoiser on the canvases of the authors' passes. In the passes `kept`, it returns their logits.
 
+    device: that of its results, whatever the model's is.
+    is_theirs: whether the next pass is one of theirs; if not, it only remembers a finished block.
     outputs: our logits and theirs [W, V] in the passes `kept`.
     differences: the largest difference between both networks' logits in each pass.
     """
+
+    device = torch.device("cpu")
 
     def __init__(self, denoiser: Denoiser, passes: Sequence[Mapping[str, Tensor]], kept: Collection[int] = ()) -> None:
         self.denoiser, self.passes, self.kept = denoiser, passes, kept
         self.outputs: dict[int, tuple[Tensor, Tensor]] = {}  # ours and theirs
         self.differences: list[float] = []
+        self.is_theirs = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.denoiser, name)
 
-    def window_logits(self, *inputs: Any, **named: Any) -> Tensor:
-        """Logits [W, V] of the next pass.
+    def logits(self, input_ids: Tensor, mask: None, positions: Tensor, *, is_aligned: bool, **guidance: Any) -> Tensor:
+        """Logits [N, V] of the tokens at `positions` [N] in the next pass, which runs the whole canvas [1, T]."""
+        at = positions - (positions > 0).long() if self.denoiser.shift else positions
+        columns = torch.arange(input_ids.shape[1])[None]
+        return self.window_logits(input_ids, columns, None, at, **guidance)
+
+    def window_logits(self, ids: Tensor, columns: Tensor, sees: Tensor | None, at: Tensor, **named: Any) -> Tensor:
+        """Logits [N, V] of the next pass, at its outputs `at` [N].
 
         Only the highest of their logits and the log-sum-exp are known. The others are ours plus one number per
         position, so that the log-sum-exp is theirs.
         """
-        inputs, named = send_to_device((inputs, named), self.denoiser.device)
+        inputs, named = send_to_device(((ids, columns, sees, None), named), self.denoiser.device)
         logits = self.denoiser.window_logits(*inputs, **named).float().cpu()
+        if not self.is_theirs:
+            return logits[at]
         number = len(self.differences)
         one = self.passes[number]
         inside = one["columns"] < len(logits)
-        columns, top, values = one["columns"][inside], one["top"][inside], one["values"][inside]
-        self.differences.append(float((logits[columns[:, None], top] - values).abs().max()))
+        run, top, values = one["columns"][inside], one["top"][inside], one["values"][inside]
+        self.differences.append(float((logits[run[:, None], top] - values).abs().max()))
         if number in self.kept:
             plain = logits.clone()
-            ours, whole = logits[columns], one["lse"][inside]
+            ours, whole = logits[run], one["lse"][inside]
             rest = ours.scatter(1, top, -torch.inf).logsumexp(1)
             share = (1 - (values.logsumexp(1) - whole).exp()).clamp(min=1e-9).log()
-            logits[columns] = (ours + (whole + share - rest)[:, None]).scatter(1, top, values)
+            logits[run] = (ours + (whole + share - rest)[:, None]).scatter(1, top, values)
             self.outputs[number] = plain, logits
-        return logits
+        return logits[at]
+
+
+def our_canvases(
+    followed: Followed,
+    canvas: Canvas,
+    options: DecodingOptions,
+    path: Sequence[Sequence[int]],
+    *,
+    banned_ids: Collection[int],
+    end_ids: Collection[int],
+) -> list[list[int]]:
+    """Our canvas after each pass that begins with the next one of `path`, but for its last one.
+
+    They are fewer if our row ends before.
+    """
+    options = options.override({"cache": "none", "early_exit": False})
+    denoiser: Any = followed
+    attention = attention_in_effect(denoiser.attention, options)
+    banned = {denoiser.mask_token_id, *banned_ids}
+    nothing: Any = lambda *_: None  # noqa: E731
+    engine = Engine(Work(denoiser, [canvas], options, attention, banned, end_ids, None, nothing, nothing, 1))
+    engine.queue.fill()
+    row, tokens = engine.lanes.rows[0], engine.lanes.tokens[0, : len(canvas.token_ids)]
+    assert row is not None
+    found: list[list[int]] = []
+    while not row.is_over and len(found) < len(path) - 1:
+        window = next_window(engine.batch, engine.lanes)
+        followed.is_theirs = bool(window.own.any())
+        outcome = engine.passes.run(window)
+        if outcome is not None and followed.is_theirs:
+            ours = engine.lanes.tokens[0].copy()
+            ours[window.columns[0]] = outcome.after[0]
+            found.append(ours[: len(tokens)].tolist())
+            tokens[:] = path[len(found)]
+            row.answer[:] = tokens[list(canvas.slots)].tolist()
+            outcome = outcome._replace(after=engine.lanes.tokens[window.lanes, window.columns])
+        engine.move_on(window, outcome)
+    return found
 
 
 def differing_arguments(theirs: Theirs) -> dict[str, Any]:
@@ -224,14 +276,14 @@ class Beside:
             if not moved:
                 continue
             decoded = functools.partial(
-                decode_one, canvas=canvas, options=options, banned_ids=banned, end_ids=last_ids, followed=path
+                our_canvases, canvas=canvas, options=options, path=path, banned_ids=banned, end_ids=last_ids
             )
-            plain: Any = Followed(denoiser, chosen)
+            plain = Followed(denoiser, chosen)
             ours = decoded(plain)
             self.largest_difference = max([self.largest_difference, *plain.differences])
             self.n_passes += len(ours)
             differ = [k for k, after in enumerate(ours) if after != path[k + 1]]
-            given: Any = Followed(denoiser, chosen, differ)
+            given = Followed(denoiser, chosen, differ)
             from_theirs = decoded(given) if differ else []
             for k in differ:
                 other = _other_choice(ours[k], path[k + 1], given.outputs[k], denoiser, proposer)

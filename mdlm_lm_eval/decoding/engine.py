@@ -79,7 +79,7 @@ class Engine:
         while any(row is not None for row in self.lanes.rows):
             if self.window is None:
                 self.window = next_window(self.batch, self.lanes)
-            over = self._move_on(self.window, self.passes.run(self.window))
+            over = self.move_on(self.window, self.passes.run(self.window))
             for row in over:
                 self.lanes.rows[row.lane] = None
                 self.work.finished(row.index, self._completion(row))
@@ -96,9 +96,9 @@ class Engine:
     def _run_prompts(self, lanes: Lanes, rows: Sequence[Row]) -> None:
         """Runs the prompts of rows that wait."""
         window = wide_window(self.batch, lanes, rows)
-        self._move_on(window, self.passes.run(window))
+        self.move_on(window, self.passes.run(window))
 
-    def _move_on(self, window: Window, outcome: Outcome | None) -> list[Row]:
+    def move_on(self, window: Window, outcome: Outcome | None) -> list[Row]:
         """Writes what a pass did, and moves its rows on. Returns the rows that are over."""
         has_changed = masks_left = [False] * len(window.rows)
         if outcome is not None:

@@ -31,7 +31,8 @@ class RaisedEndOfThinking(Reader):
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
         """Raises the logits, by 0 where all of the tokens are written."""
         window = asked.window
-        leftmost = window.own & (asked.tokens == self.batch.mask_token_id)
+        of_block = window.own & (window.blocks >= window.numbers)  # not those of earlier blocks
+        leftmost = of_block & (asked.tokens == self.batch.mask_token_id)
         leftmost &= leftmost.cumsum(1) == 1
         (found,) = leftmost.ravel()[asked.at].nonzero()
         raised = []
