@@ -199,7 +199,8 @@ class Dllm:
     """dLLM's samplers for batches: MDLM on LLaDA's network, its port of Fast-dLLM, and BD3LM."""
 
     def __init__(self, model: Any, shape: Shape, checkout: Path) -> None:
-        self.llama, self.model = model, llada_of(model, shape, network_of_dllm(checkout), "FastdLLMLLaDA")
+        self.llama, self.model = model, llada_of(model, shape, of_dllm(checkout, "llada"), "LLaDA")
+        self.cached = llada_of(model, shape, of_dllm(checkout, "fastdllm.llada"), "FastdLLMLLaDA")
         self.samplers = importlib.import_module("dllm.core.samplers")
         self.port = importlib.import_module("dllm.pipelines.fastdllm.llada.sampler")
 
@@ -216,7 +217,7 @@ class Dllm:
             sampler = self.samplers.MDLMSampler(model=self.model, tokenizer=SPECIAL)
             found = sampler.sample(prompts, self.samplers.MDLMSamplerConfig(**given))
         else:
-            sampler = self.port.FastdLLMLLaDASampler(model=self.model, tokenizer=SPECIAL)
+            sampler = self.port.FastdLLMLLaDASampler(model=self.cached, tokenizer=SPECIAL)
             found = sampler.sample(prompts, self.port.FastdLLMLLaDASamplerConfig(**given, use_cache=cache))
         return [row[len(ids) :][: given["max_new_tokens"]] for ids, row in zip(prompts, found.tolist(), strict=True)]
 
@@ -257,14 +258,14 @@ class OneAtATime:
         ]
 
 
-def network_of_dllm(checkout: Path) -> Any:
-    """dLLM's modelling code of LLaDA, without the packages' own files, which would import trainers."""
+def of_dllm(checkout: Path, pipeline: str) -> Any:
+    """The modelling code of LLaDA in a pipeline of dLLM, without the packages' own files, which import trainers."""
     names = ("llada", "llada.models", "fastdllm", "fastdllm.llada", "fastdllm.llada.models")
     for name in ("dllm", "dllm.core", "dllm.pipelines", *(f"dllm.pipelines.{name}" for name in names)):
-        package = ModuleType(name)
+        package = sys.modules.get(name, ModuleType(name))
         package.__path__ = [str(checkout / name.replace(".", "/"))]
         sys.modules[name] = package
-    return importlib.import_module("dllm.pipelines.fastdllm.llada.models.modeling_llada")
+    return importlib.import_module(f"dllm.pipelines.{pipeline}.models.modeling_llada")
 
 
 def llada_of(model: Any, shape: Shape, network: Any, prefix: str) -> Any:
@@ -274,7 +275,7 @@ def llada_of(model: Any, shape: Shape, network: Any, prefix: str) -> Any:
     config = getattr(network, f"{prefix}Config")(**LLADA, **sizes)
     config.use_cache = False  # which transformers 5 no longer keeps
     settings = network.create_model_config_from_pretrained_config(config)
-    settings.init_device = str(model.device)
+    settings.init_device = "meta"
     before = torch.get_default_dtype()
     torch.set_default_dtype(model.dtype)
     inner = getattr(network, f"{prefix}Model")(settings, init_params=False)
@@ -324,8 +325,7 @@ def work(arguments: argparse.Namespace) -> None:
     elif tool == "dllm":
         running = Dllm(model, shape, arguments.dllm)
     elif tool == "llada":
-        network = network_of_dllm(arguments.dllm)
-        running = OneAtATime(model, shape, arguments.llada, network, "FastdLLMLLaDA")
+        running = OneAtATime(model, shape, arguments.llada, of_dllm(arguments.dllm, "llada"), "LLaDA")
     else:
         sys.path.insert(0, str(arguments.fast_dllm / "llada"))
         network = importlib.import_module("model.modeling_llada")
