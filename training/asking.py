@@ -13,9 +13,10 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-SETS = 64  # sets for each distractor rule: two of every triple
 #: `fewshot_seed` of the questions that measure the outcome, and of those by which models are chosen.
 OUTCOME, CHOICE = 1, 2
+#: `fewshot_seed` -> sets for each distractor rule that the study asks: two and eight of every triple.
+SETS = {OUTCOME: 64, CHOICE: 256}
 #: Name of an ending -> masks and dots after the prompt; the first mask is the answer's place.
 ENDINGS = {"2": (2, 0), "200": (200, 0), "dots": (1, 199)}
 #: Task -> likeliest tokens and likeliest letters, as strings with a sign for each question.
@@ -36,10 +37,22 @@ def tasks(fewshot_seed: int) -> dict[str, Any]:
     return dict(manager.load(["mdlm_rules"])["tasks"])
 
 
+@cache
+def prompts(fewshot_seed: int, n_sets: int) -> dict[str, list[str]]:
+    """Task -> the prompts of its first sets for each distractor rule."""
+    return {
+        task.config.task: [task.fewshot_context(one, 0) for one in task.test_docs() if _number(one["set"]) < n_sets]
+        for task in tasks(fewshot_seed).values()
+    }
+
+
 def ask(
-    model: str, fewshot_seed: int = OUTCOME, n_sets: int = SETS, device: str = "cpu"
+    model: str, fewshot_seed: int = OUTCOME, n_sets: int | None = None, device: str = "cpu"
 ) -> dict[str, dict[str, list[str]]]:
-    """The model's answers after every ending: ending -> task -> likeliest tokens and likeliest letters."""
+    """The model's answers after every ending: ending -> task -> likeliest tokens and likeliest letters.
+
+    `n_sets` for each distractor rule are asked, by default as many as in the study.
+    """
     import torch
 
     from mdlm_lm_eval import load_denoiser, load_tokenizer
@@ -49,22 +62,19 @@ def ask(
     (dot,) = tokenizer(".", add_special_tokens=False)["input_ids"]
     signs = {**{int(letter): sign for letter, sign in zip(letters, "ABC", strict=True)}, tokenizer.eos_token_id: "E"}
     found: dict[str, dict[str, list[str]]] = {}
-    for (name, (n_masks, n_dots)), task in product(ENDINGS.items(), tasks(fewshot_seed).values()):
+    texts = prompts(fewshot_seed, SETS[fewshot_seed] if n_sets is None else n_sets)
+    ids = {task: torch.tensor(tokenizer(some)["input_ids"]) for task, some in texts.items()}  # [N, T]
+    for (name, (n_masks, n_dots)), (task, of_task) in product(ENDINGS.items(), ids.items()):
         ending = torch.tensor([denoiser.mask_token_id] * n_masks + [dot] * n_dots)
-        documents = [one for one in task.test_docs() if _number(one["set"]) < n_sets]
-        prompts = torch.tensor([tokenizer(task.fewshot_context(one, 0))["input_ids"] for one in documents])
-        canvases = torch.cat([prompts, ending.expand(len(prompts), -1)], dim=1)
+        canvases = torch.cat([of_task, ending.expand(len(of_task), -1)], dim=1)
         rows = []
         for some in canvases.to(device).split(4 if device == "cpu" else 32):
-            first_masks = torch.arange(len(some), device=device) * canvases.shape[1] + prompts.shape[1]
+            first_masks = torch.arange(len(some), device=device) * canvases.shape[1] + of_task.shape[1]
             rows.append(denoiser.logits(some, None, first_masks))
         logits = torch.cat(rows).float().cpu()
         logits[:, denoiser.mask_token_id] = -torch.inf
         tokens = "".join(signs.get(int(token), "-") for token in logits.argmax(-1))
-        found.setdefault(name, {})[task.config.task] = [
-            tokens,
-            "".join("ABC"[at] for at in logits[:, letters].argmax(-1)),
-        ]
+        found.setdefault(name, {})[task] = [tokens, "".join("ABC"[at] for at in logits[:, letters].argmax(-1))]
     return found
 
 
@@ -138,8 +148,9 @@ CAPITALS = ("capital right", "capital wrong", "no only capital")
 
 
 def strata_of(one: Asked) -> Iterator[str]:
-    """The strata of a question: all, its rule, its distractor rule, its key, and capitals among its options."""
+    """Strata of a question: all, rule, distractor rule, both (with its examples), key, capitals in its options."""
     yield from ("all", f"rule {one.rule}", f"distractor {one.distractor}", f"key {one.right}")
+    yield f"examples {one.rule}, {one.distractor}"
     yield CAPITALS[2 if "capitalised" not in one.rules else one.rule != "capitalised"]
 
 
@@ -167,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder, or a built-in name")
     parser.add_argument("--fewshot_seed", type=int, default=OUTCOME)
-    parser.add_argument("--sets", type=int, default=SETS, help="sets for each distractor rule, at most 1344")
+    parser.add_argument("--sets", type=int, help="sets for each distractor rule, at most 1344; by default the study's")
     parser.add_argument("--measure", choices=MEASURES, default="as decoded")
     arguments = parser.parse_args()
     answers = ask(arguments.model, arguments.fewshot_seed, arguments.sets)

@@ -21,7 +21,6 @@ COMMON = tuple(category for category in questions.load_words() if category not i
 #: Names of nonsense rules: classes of words that have nothing in common.
 CLASSES = ("dax", "wug", "blick", "fep", "toma")
 RULES = (*COMMON, *PROPER, "capitalised")
-FEW_RULES = ("animal", "capitalised", "colour", "country", "verb")
 #: Share of the questions of real rules with a capitalised word among lowercase ones. A third of them ask for it.
 CAPITALISED_SHARE = 0.5
 _PAIR = {one: other for pair in rule_sets.PAIRS for one, other in (pair, pair[::-1])}
@@ -57,32 +56,32 @@ def nonsense() -> dict[str, tuple[str, ...]]:
 
 
 @cache
-def triples(among: tuple[str, ...], *, capitalised: bool) -> tuple[tuple[str, str, str], ...]:
-    """All sets of three of these rules that a question can have, with or without the rule `capitalised`."""
+def triples(*, capitalised: bool) -> tuple[tuple[str, str, str], ...]:
+    """All sets of three rules that a question can have, with or without the rule `capitalised`."""
     found = [
         triple
-        for triple in combinations(among, 3)
+        for triple in combinations(RULES, 3)
         if not any(_clash(one, other) for one, other in combinations(triple, 2))
     ]
     return tuple(triple for triple in found if ("capitalised" in triple) == capitalised)
 
 
-def draw_triple(rng: Random, rule: str = "", among: tuple[str, ...] = RULES) -> list[str]:
+def draw_triple(rng: Random, rule: str = "") -> list[str]:
     """Draws the rules of a question's options in random order; with `rule`, as such questions have it."""
     while True:
         if rule in CLASSES:
             found = questions.shuffled(CLASSES, rng)[:3]
         else:
-            found = questions.shuffled(_one_of(triples(among, capitalised=rng.random() < CAPITALISED_SHARE), rng), rng)
+            found = questions.shuffled(_one_of(triples(capitalised=rng.random() < CAPITALISED_SHARE), rng), rng)
         if not rule or rule in found:
             return found
 
 
-def draw_rule(rng: Random, nonsense_share: float, among: tuple[str, ...] = RULES) -> str:
+def draw_rule(rng: Random, nonsense_share: float) -> str:
     """Draws the rule of a document: one of a question's three, with equal chances."""
     if rng.random() < nonsense_share:
         return _one_of(CLASSES, rng)
-    return draw_triple(rng, among=among)[0]
+    return draw_triple(rng)[0]
 
 
 def word_question(rule: str, order: Sequence[str], rng: Random) -> questions.Question:
@@ -149,22 +148,20 @@ def few_shot(
     *,
     named: bool = False,
     contrastive: bool = False,
-    among: tuple[str, ...] = RULES,
 ) -> Document:
     """Answered questions of one word rule among answered questions of one number rule, in random order.
 
     `named` puts the word rule's name first; it is an answer if several relevant questions determine it. In a
     `contrastive` document, all word questions have options of the same three rules, as in the suite's sets, so that
-    only the answers show which rule it is. In others the rule is the only one that all of them have. Options follow
-    rules `among` these, or nonsense rules.
+    only the answers show which rule it is. In others the rule is the only one that all of them have.
     """
     distractor = _one_of(questions.DISTRACTOR_RULES, rng)
-    triple = draw_triple(rng, rule, among)
+    triple = draw_triple(rng, rule)
     order = questions.shuffled([rule] * n_relevant + [distractor] * n_distractors, rng)
     found, answers = (["Rule: ", rule], [1] if n_relevant > 2 else []) if named else ([], [])
     for one in order:
         if one == rule:
-            rules = questions.shuffled(triple, rng) if contrastive else draw_triple(rng, rule, among)
+            rules = questions.shuffled(triple, rng) if contrastive else draw_triple(rng, rule)
             question = word_question(rule, rules, rng)
         else:
             question = questions.distractor_question(one, questions.draw(rng, 3), rng)

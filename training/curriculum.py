@@ -18,19 +18,20 @@ class Stage:
     n_distractors: tuple[int, int] = (0, 0)  # the fewest and the most
     named: float = 0.0  # share of batches with documents that begin with the name of their rule
     contrastive: float = 0.0  # share of contrastive documents (see `corpus.few_shot`)
-    rules: tuple[str, ...] = corpus.RULES
     tokens: float = 1.0  # of the training's tokens in a step
     most: int = 250
 
 
 STAGES = (
-    Stage("word facts", 0.85),
-    Stage("one question, rule named", 0.9, 1, named=1.0, tokens=0.4),
-    Stage("3 questions, rule named", 0.8, 3, named=1.0, tokens=0.5),
-    Stage("10 questions, few rules", 0.9, 10, named=0.2, contrastive=0.5, rules=corpus.FEW_RULES, most=400),
-    Stage("10 questions", 0.85, 10, named=0.15, contrastive=0.75, most=400),
-    Stage("14 distractors", 0.8, 10, (14, 14), named=0.1, contrastive=0.75),
-    Stage("up to 40 distractors", 0.85, 10, (0, 40), named=0.05, contrastive=0.75),
+    Stage("word facts", 0.95),
+    Stage("one question, rule named", 0.93, 1, named=1.0, tokens=0.4, most=500),
+    Stage("3 questions, rule named", 0.7, 3, named=1.0, tokens=0.5, most=150),
+    # Here models learn to read examples: all questions of a document have one rule, and no other.
+    Stage("8 questions, half named", 0.75, 8, named=0.5, most=1200),
+    # Here they learn to read the answers: most documents have options of the same three rules throughout.
+    Stage("10 questions", 0.85, 10, named=0.15, contrastive=0.75, most=1000),
+    Stage("14 distractors", 0.85, 10, (14, 14), named=0.1, contrastive=0.75, most=400),
+    Stage("up to 40 distractors", 0.9, 10, (0, 40), named=0.05, contrastive=0.75, most=500),
 )
 
 
@@ -42,7 +43,7 @@ def documents(stage: Stage, tokens: int, nonsense: float, rng: Random) -> list[D
     n_documents = max(12, int(stage.tokens * tokens) // (9 * (stage.n_relevant + n_distractors)))
     found = []
     for _ in range(n_documents):
-        rule = corpus.draw_rule(rng, nonsense if stage.rules == corpus.RULES else 0.0, stage.rules)
+        rule = corpus.draw_rule(rng, nonsense)
         is_so, counts = rng.random() < stage.contrastive, (stage.n_relevant, n_distractors)
-        found.append(corpus.few_shot(rule, *counts, rng, named=named, contrastive=is_so, among=stage.rules))
+        found.append(corpus.few_shot(rule, *counts, rng, named=named, contrastive=is_so))
     return found

@@ -2,7 +2,7 @@
 as long on a CPU without bfloat16, and rounds differently on one with it."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,15 +20,17 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Updates all matrices, those of one shape together."""
         for group in self.param_groups:
-            by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
+            by_shape: dict[torch.Size, list[Tensor]] = {}
             for one in group["params"]:
-                average = self.state[one].setdefault("average", torch.zeros_like(one))
-                average.lerp_(one.grad, 1 - group["momentum"])
-                by_shape.setdefault(one.shape, []).append((one, one.grad.lerp(average, group["momentum"])))
+                by_shape.setdefault(one.shape, []).append(one)
             for (n, m), some in by_shape.items():
+                gradients = [cast(Tensor, one.grad) for one in some]
+                averages = [self.state[one].setdefault("average", torch.zeros_like(one)) for one in some]
+                torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
+                updates = orthogonal(torch.stack(torch._foreach_lerp(gradients, averages, group["momentum"])))
                 rate = group["lr"] * max(1, n / m) ** 0.5
-                for (one, _), update in zip(some, orthogonal(torch.stack([each for _, each in some])), strict=True):
-                    one.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
+                torch._foreach_mul_(some, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(some, list(updates), alpha=-rate)
 
 
 def orthogonal(matrices: Tensor, n_steps: int = 5, least: float = 1e-7) -> Tensor:

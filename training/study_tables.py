@@ -1,353 +1,292 @@
-"""Results of the first study of masks, on seven models: tables and figure from the committed answers.
-
-`study.py` replaces it. Its models were trained with the documents of version 0.4.0's commit 9137ff9c.
+"""Results of the registered study (`REGISTERED.md`): tables, sentences and figure from the committed answers.
 
 python -m training.study_tables            # prints the tables
-python -m training.study_tables --write    # puts them into docs/built_in_model.md, all intervals into CSV files beside
-                                           # the answers, and the figure into docs/figures
+python -m training.study_tables --write    # puts them into the documentation, and the figure into docs/figures
 """
 
 import argparse
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from statistics import fmean
+from random import Random
+from statistics import median
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
-from mdlm_lm_eval.results.statistics import (
-    FEW_MODELS,
-    LEAST_MODELS,
-    Interval,
-    OverModels,
-    Score,
-    comparisons,
-    difference,
-    holm,
-    over_models,
-    score_of_sets,
-)
+from mdlm_lm_eval.results.statistics import LEAST_MODELS, OverModels, holm, over_models
 from mdlm_lm_eval.results.suite import SPELLING_ALONE
 from training import asking
-from training.asking import MEASURES, Answers
+from training.asking import OUTCOME, strata
+from training.study import ANSWERS, ARMS, N_READING, SEEDS, read_seed, reads
 
-DOCS = Path(__file__).parents[1] / "docs"
-ANSWERS = Path(__file__).parents[1] / "leaderboard/study"
-PRETRAINED = ("plain-0", "plain-1", "plain-2", "plain-3", "plain-4", "contrastive-0", "contrastive-1")
-MASKS = (2, 200)
-#: Ending of a cell's name after the name of its pre-trained model -> name of the stage in tables.
-STAGES = {"": "base", "-sft-0": "SFT", "-sft-ce-tv-0": "CE + TV on SFT", "-sft-ce-0": "CE only on SFT"}
-STAGES |= {"-sft-control-0": "masks, not predicted, on SFT"}
-PAGE_MEASURES = ("as decoded", "among letters", "EOS")
-#: Name of a comparison -> two stages; the difference is the second minus the first.
-COMPARISONS = {
-    "SFT above base": ("", "-sft-0"),
-    "CE + TV above SFT": ("-sft-0", "-sft-ce-tv-0"),
-    "CE + TV above base": ("", "-sft-ce-tv-0"),
-    "CE + TV above CE only": ("-sft-ce-0", "-sft-ce-tv-0"),
-    "CE + TV above control": ("-sft-control-0", "-sft-ce-tv-0"),
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/built_in_model.md"
+#: Place in a document -> the documents that have it.
+PLACES = {"study": (PAGE,), "finding": (ROOT / "README.md", PAGE), "repair": (ROOT / "finetune/README.md", PAGE)}
+PRIMARY = [name for name, arm in ARMS.items() if not arm.is_secondary]
+SECONDARY = [name for name, arm in ARMS.items() if arm.is_secondary]
+#: The two contrasts of the registration, the first arm minus the second.
+CONTRASTS = {"EOS padding": ("sft", "sft-masks"), "TV": ("sft-ce-tv", "sft-ce")}
+NO_EFFECT = 5.0  # points: a whole interval within these limits means no effect
+WORDS = {"2": "2 masks", "200": "200 masks", "dots": "199 dots"}
+#: Arm -> its name in the figure.
+DRAWN = {
+    "base": "base",
+    "sft": "SFT, EOS padding\n(LLaDA's)",
+    "sft-masks": "SFT, masks\nas padding",
+    "sft-ce": "CE only\non SFT",
+    "sft-ce-tv": "CE + TV\non SFT",
 }
-COMPARED = ((2, "as decoded"), (200, "as decoded"), (200, "among letters"))
-SHOWN_AMONG_LETTERS = ("SFT above base", "CE + TV above SFT")
-#: Ending of an ablation cell's name after that of its pre-trained model -> the tokens after answers in training.
-TAILS = {
-    "-sft-none": "nothing",
-    "-sft-shown": "EOS, shown",
-    "-sft": "EOS, predicted",
-    "-sft-masks": "masks, not predicted",
-    "-ce": "masks, CE only",
-    "-ce-tv": "masks, CE + TV",
-}
-#: Pairs of these that are compared, the first minus the second, on each pre-trained model.
-ARMS_COMPARED = (
-    ("EOS, predicted", "masks, not predicted"),
-    ("EOS, predicted", "nothing"),
-    ("masks, not predicted", "nothing"),
-    ("masks, CE + TV", "masks, not predicted"),
-    ("masks, CE + TV", "masks, CE only"),
-)
-Study = Mapping[str, Answers]  # cell -> its answers
+Study = Mapping[int, Mapping[str, Any]]  # seed -> arm -> record of its model
 
 
 def read_study(folder: Path = ANSWERS) -> Study:
-    """The committed answers."""
-    return {name: record["answers"] for name, record in read_records(folder).items()}
+    """The committed answers of all seeds."""
+    return {seed: models for seed in SEEDS if (models := read_seed(seed, folder))}
 
 
-def read_records(folder: Path = ANSWERS) -> dict[str, Any]:
-    """Name of a cell -> the content of its file."""
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+def reading(study: Study) -> Study:
+    """The models that count: the first twenty that read."""
+    seeds = [seed for seed, models in study.items() if reads(models)]
+    return {seed: study[seed] for seed in seeds[:N_READING]}
 
 
-@cache
-def keys() -> dict[str, tuple[list[str], str]]:
-    """Task -> the names of its sets, and their right letters."""
-    return {
-        task: ([one.name for one in some], "".join(one.right for one in some))
-        for task, some in asking.asked(n_sets=asking.SETS).items()
-    }
+def percent(model: Mapping[str, Any], ending: str, measure: str = "as decoded") -> float:
+    """The share of a model's answers for which `measure` is true, on the questions of the outcome."""
+    return asking.percent(model["answers"][str(OUTCOME)][ending], measure)
 
 
-def values(answers: Answers, n_masks: int, measure: str) -> dict[str, list[tuple[str, float]]]:
-    """Task -> set and value (0 or 1) of each question."""
-    found = asking.values(answers[str(n_masks)], measure)
-    return {task: [(one.name, value) for one, value in some] for task, some in found.items()}
+def changes(study: Study, first: str, second: str, *what: str, minus: Sequence[str] = ()) -> OverModels:
+    """The first arm minus the second in each model, in points; `minus`: what the second is measured by, if other."""
+    of = [models for models in study.values() if {first, second} <= models.keys()]
+    return over_models([percent(one[first], *what) - percent(one[second], *(minus or what)) for one in of])
 
 
-def score(answers: Answers, n_masks: int, measure: str = "as decoded") -> Score:
-    """Share of questions for which `measure` is true, with sets as clusters."""
-    return score_of_sets(values(answers, n_masks, measure))
+def signed(over: OverModels) -> str:
+    """The median change with its interval, such as "-14.3 (-20.1 to -8.8)"."""
+    return over.median.signed if len(over.changes) >= LEAST_MODELS else f"{over.median.mean:+z.1f}"
 
 
-def changed(answers: Answers) -> Score:
-    """Share of questions with another likeliest token with 200 masks than with 2."""
-    few, most = (answers[str(n)] for n in MASKS)
-    return score_of_sets(
-        {
-            task: [
-                (name, float(one != other)) for name, one, other in zip(sets, few[task][0], most[task][0], strict=True)
-            ]
-            for task, (sets, _) in keys().items()
-        }
+def chance(p: float) -> str:
+    """The probability of a sign test in words."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def collapsed(over: OverModels) -> str:
+    """How many models collapse, such as "3 of 20 (3 to 38%)"."""
+    low, high = over.collapsed.low, over.collapsed.high
+    ends = "" if low is None or high is None else f" ({low:.0f} to {high:.0f}%)"
+    return f"{over.n_collapsed} of {len(over.changes)}{ends}"
+
+
+# Primary
+
+
+def primary(study: Study) -> dict[str, tuple[OverModels, OverModels, OverModels, str]]:
+    """Contrast -> its changes, both arms' changes from their bases, and the verdict of the registration."""
+    found = {name: changes(study, *pair, "200") for name, pair in CONTRASTS.items()}
+    small = dict(zip(found, holm(np.array([one.p for one in found.values()])), strict=True))
+    result = {}
+    for name, over in found.items():
+        arms = [changes(study, arm, "base", "200") for arm in CONTRASTS[name]]
+        low, high = over.median.low, over.median.high
+        verdict = "undecided"
+        if small[name]:
+            verdict = "worse" if over.median.mean < 0 else "better"
+        elif low is not None and high is not None and max(-low, high) <= NO_EFFECT:
+            verdict = "no effect" if arms[0].n_collapsed == arms[1].n_collapsed else "undecided"
+        result[name] = (over, arms[0], arms[1], verdict)
+    return result
+
+
+def finding(study: Study) -> str:
+    """What EOS padding does, as a sentence."""
+    over, predicted, masks, verdict = primary(study)["EOS padding"]
+    below = sum(one < 0 for one in over.changes)
+    effect = {
+        "worse": f"costs a median of {-over.median.mean:.1f} points",
+        "better": f"wins a median of {over.median.mean:.1f} points",
+    }.get(verdict, f"changes accuracy by a median of {over.median.mean:+.1f} points")
+    return (
+        f"Over {len(over.changes)} models of 1.1 million parameters, padding answers with EOS that is predicted, as "
+        f"LLaDA's own fine-tuning does, {effect} with 200 masks, compared with masks as padding ({_ends(over)}; worse "
+        f"in {below} of {len(over.changes)}, {chance(over.p)}). {collapsed(predicted)} lose more than 30 points; with "
+        f"masks as padding, {collapsed(masks)} do."
     )
 
 
-def compared(study: Study, name: str, base: str, n_masks: int, measure: str = "as decoded") -> Interval | None:
-    """A comparison on one pre-trained model, in points. None if one of the stages is not finished."""
-    models = [study.get(base + stage) for stage in COMPARISONS[name]]
-    scores = [score(one, n_masks, measure) for one in models if one]
-    return difference(*scores).scaled(100) if len(scores) == 2 else None
+def repair(study: Study) -> str:
+    """What CE and TV do after EOS padding, as sentences."""
+    over, with_tv, without, verdict = primary(study)["TV"]
+    parts = [
+        f"CE + TV is {over.median.mean:+z.1f} points above CE only with 200 masks, as a median over "
+        f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}: {verdict})."
+    ]
+    for arm, words in (("sft-ce", "CE only"), ("sft-ce-tv", "CE + TV")):
+        few, many = (changes(study, arm, "sft", ending) for ending in ("2", "200"))
+        parts.append(
+            f"{words} changes the fine-tuned model by {signed(many)} with 200 masks and by {signed(few)} with 2."
+        )
+    parts.append(
+        f"{collapsed(without)} stay more than 30 points below their bases with CE only, and {collapsed(with_tv)} with "
+        "CE + TV."
+    )
+    return " ".join(parts)
 
 
-def significant(study: Study) -> set[tuple[str, str, int, str]]:
-    """The comparisons (name, pre-trained model, masks, measure) whose p value is small by Holm's method, over all."""
-    tested = {}
-    for (name, stages), base, (n, measure) in product(COMPARISONS.items(), fine_tuned(study), COMPARED):
-        models = [study.get(base + stage) for stage in stages]
-        if all(models):
-            tested[name, base, n, measure] = comparisons([score(one, n, measure) for one in models if one])[0, 1]
-    return {key for key, is_small in zip(tested, holm(np.array([*tested.values()])), strict=True) if is_small}
+def _ends(over: OverModels) -> str:
+    low, high = over.median.low, over.median.high
+    return "no interval" if low is None or high is None else f"{low:+.1f} to {high:+.1f}"
+
+
+# Tables
 
 
 def tables(study: Study) -> str:
     """The tables of the study as Markdown, each with a line of explanation before it."""
+    found = reading(study)
+    n_secondary = sum(set(SECONDARY) <= models.keys() for models in found.values())
     return "\n\n".join(
         (
-            "Every model with 2 and with 200 masks:",
-            _shares(study),
-            "Differences in points, with 2 or 200 masks; the first two rows are percent of answers, before SFT:",
-            _comparisons(study),
-            "The first four rows change only what follows the answers in training. Percent right as decoded, 2→200 "
-            "masks, over five seeds of fine-tuning on `plain-0` and two on the others:",
-            _ablation(study),
-            f"Differences of its rows in points. {FEW_MODELS}",
-            _arms_compared(study),
+            f"{len(study)} seeds were trained; the {len(found)} that read count. Medians over them, in percent of 384 "
+            "questions, with the least and the most in brackets:",
+            _arms(found),
+            "The registered contrasts, in points with 200 masks. A model *collapses* if it is over 30 points below "
+            "its base:",
+            _primary(found),
+            "Secondary, in points; tests that hold by Holm's method over this table are marked *:",
+            _secondary(found),
+            "Every model, percent right with 2 masks → 200 masks, and with 199 dots:",
+            _models(study, PRIMARY),
+            f"The further arms, of the first {n_secondary} seeds that read:",
+            _models({seed: models for seed, models in found.items() if set(SECONDARY) <= models.keys()}, SECONDARY),
+            "Strata: percent right with 2 → 200 masks, medians over models:",
+            _strata(found),
         )
     )
 
 
-def _shares(study: Study) -> str:
-    heads = ["", *(f"{measure}, {n}" for n, measure in product(MASKS, PAGE_MEASURES))]
+def _arms(found: Study) -> str:
+    shown = [(ending, "as decoded") for ending in WORDS] + [("200", measure) for measure in list(asking.MEASURES)[1:]]
     rows = []
-    for base, stage in product((*PRETRAINED, "block-0"), list(STAGES)[:2]):
-        if answers := study.get(base + stage):
-            shares = (score(answers, n, measure) for n, measure in product(MASKS, PAGE_MEASURES))
-            cells = (_short(one.interval.scaled(100)) for one in shares)
-            rows.append([STAGES[stage] if stage else f"`{base}`", *cells])
-    return markdown_table(heads, rows)
+    for arm in PRIMARY:
+        of = [models[arm] for models in found.values() if arm in models]
+        cells = ([percent(model, *what) for model in of] for what in shown)
+        rows.append([f"`{arm}`", *(f"{median(one):.1f} ({min(one):.0f}…{max(one):.0f})" for one in cells)])
+    heads = [WORDS[ending] if measure == "as decoded" else f"200, {measure}" for ending, measure in shown]
+    return markdown_table(["arm", *heads], rows)
 
 
-def _short(found: Interval | None) -> str:
-    """A share in percent or a difference in points, such as "84.4 (83…86)"."""
-    return f"{found.mean:.1f} ({found.low:.0f}…{found.high:.0f})" if found else "–"
+def _primary(found: Study) -> str:
+    rows = []
+    for name, (over, first, second, verdict) in primary(found).items():
+        pair = " minus ".join(f"`{arm}`" for arm in CONTRASTS[name])
+        rows.append([f"{name}: {pair}", signed(over), chance(over.p), collapsed(first), collapsed(second), verdict])
+    return markdown_table(["contrast", "median", "sign test", "first collapses", "second collapses", "verdict"], rows)
 
 
-def with_wrong_labels(answers: Answers, n_masks: int) -> Score:
-    """Share of right answers if examples have another rule's labels. Such prompts are those of the other rule."""
-    by_rule: dict[tuple[str, str], str] = {}
-    for task, (sets, _) in keys().items():
-        by_rule |= {
-            (name, task.split("_")[2]): sign for name, sign in zip(sets, answers[str(n_masks)][task][0], strict=True)
-        }
-    right = [(name, float(by_rule[name, other] == letter)) for name, other, letter in _wrong_labels()]
-    return score_of_sets({"wrong": right})
+def secondary(found: Study) -> dict[str, OverModels]:
+    """Row of the secondary table -> its changes."""
+    rows = {}
+    for arm, other in product(PRIMARY, ("dots", "2")):
+        rows[f"`{arm}`: 200 masks minus {WORDS[other]}"] = changes(found, arm, arm, "200", minus=(other,))
+    for (first, second), (ending, measure) in product(
+        CONTRASTS.values(), (("200", "among letters"), ("2", "as decoded"), ("dots", "as decoded"))
+    ):
+        rows[f"`{first}` minus `{second}`: {WORDS[ending]}, {measure}"] = changes(found, first, second, ending, measure)
+    for (first, second), ending in product((("sft", "base"), ("sft-ce", "sft"), ("sft-ce-tv", "sft")), ("2", "200")):
+        rows[f"`{first}` minus `{second}`: {WORDS[ending]}"] = changes(found, first, second, ending)
+    return rows
 
 
-@cache
-def _wrong_labels() -> list[tuple[str, str, str]]:
-    """For every rule that a set is asked under: its name, the rule of its wrong labels, and its right letter."""
-    from mdlm_lm_eval.tasks import questions, rule_sets
-
-    asked = {(name, task.split("_")[2]) for task, (sets, _) in keys().items() for name in sets}
-    return [
-        (name, rule_sets.wrong_rule(rule, one.triple), "ABC"[one.question(rule).answer])
-        for distractor, rule in product(questions.DISTRACTOR_RULES, questions.WRONG_CATEGORIES)
-        for name, one in rule_sets.asked_sets(rule, distractor).items()
-        if (name, rule) in asked
+def _secondary(found: Study) -> str:
+    rows = secondary(found)
+    small = holm(np.array([one.p for one in rows.values()]))
+    cells = [
+        [name, signed(over), f"{min(over.changes):+.1f}…{max(over.changes):+.1f}", chance(over.p) + "*" * int(is_small)]
+        for (name, over), is_small in zip(rows.items(), small, strict=True)
     ]
+    return markdown_table(["difference", "median", "all", "sign test"], cells)
 
 
-def fine_tuned(study: Study) -> list[str]:
-    """The pre-trained models with an SFT model."""
-    return [base for base in PRETRAINED if {base, f"{base}-sft-0"} <= study.keys()]
-
-
-def _comparisons(study: Study) -> str:
-    bases = fine_tuned(study)
-    first = {
-        "changed by the number of masks": [changed(study[base]) for base in bases],
-        "right with another rule's labels": [with_wrong_labels(study[base], 2) for base in bases],
-    }
-    rows = [[name, *(_short(one.interval.scaled(100)) for one in scores)] for name, scores in first.items()]
-    for name, (n, measure) in product(COMPARISONS, COMPARED):
-        found = [compared(study, name, base, n, measure) for base in bases]
-        if any(found) and (measure == "as decoded" or name in SHOWN_AMONG_LETTERS):
-            rows.append([", ".join((name, str(n), measure)).removesuffix(", as decoded"), *map(_short, found)])
-    return markdown_table(["", *(f"`{base}`" for base in bases)], rows)
-
-
-def arms(study: Study, base: str) -> dict[str, list[Answers]]:
-    """Tokens after answers in training -> answers of the ablation's models on a base, for each seed of fine-tuning."""
-    found: dict[str, list[Answers]] = {}
-    for (tail, words), seed in product(TAILS.items(), range(5)):
-        if answers := study.get(f"{base}{tail}-{seed}"):
-            found.setdefault(words, []).append(answers)
-    return found
-
-
-def mean(seeds: Iterable[Answers], n_masks: int, measure: str = "as decoded") -> float:
-    """The mean score of one model over seeds of its fine-tuning, in percent."""
-    return fmean(100 * score(one, n_masks, measure).mean for one in seeds)
-
-
-def arms_compared(
-    study: Study, first: str, second: str, n_masks: int, measure: str = "as decoded"
-) -> OverModels | None:
-    """The first arm minus the second on each pre-trained model, in points. None if one is not finished."""
-    of_models = [arms(study, base) for base in fine_tuned(study)]
-    if not all({first, second} <= own.keys() for own in of_models):
-        return None
-    return over_models([mean(own[first], n_masks, measure) - mean(own[second], n_masks, measure) for own in of_models])
-
-
-def _ablation(study: Study) -> str:
-    bases = fine_tuned(study)
+def _models(some: Study, arms: Sequence[str]) -> str:
     rows = []
-    for words in TAILS.values():
-        of_models = [arms(study, base).get(words) for base in bases]
-        if any(of_models):
-            rows.append([words, *(_few_and_most(seeds) if seeds else "–" for seeds in of_models)])
-    return markdown_table(["after answers", *(f"`{base}`" for base in bases)], rows)
+    for seed, models in some.items():
+        of = [models.get(arm) for arm in arms]
+        rows.append([str(seed), *(_endings(model) if model else "–" for model in of)])
+    return markdown_table(["seed", *(f"`{arm}`" for arm in arms)], rows)
 
 
-def _few_and_most(seeds: Sequence[Answers]) -> str:
-    """Percent right as decoded with 2 and with 200 masks."""
-    return "→".join(f"{mean(seeds, n):.1f}" for n in MASKS)
+def _endings(model: Mapping[str, Any]) -> str:
+    few, many, dots = (percent(model, ending) for ending in WORDS)
+    return f"{few:.1f} → {many:.1f}, {dots:.1f}"
 
 
-def _arms_compared(study: Study) -> str:
-    bases = fine_tuned(study)
+def _strata(found: Study) -> str:
+    by_arm = {}
+    for arm in PRIMARY:
+        answers = [models[arm]["answers"][str(OUTCOME)] for models in found.values() if arm in models]
+        by_arm[arm] = [[strata(one[ending]) for one in answers] for ending in ("2", "200")]
+    names = {name: n for name, (_, n) in by_arm["base"][0][0].items()}
     rows = []
-    for pair, (n, measure) in product(ARMS_COMPARED, COMPARED):
-        if found := arms_compared(study, *pair, n, measure):
-            changes = (f"{change:+z.1f}" for change in found.changes)
-            middle = _short(found.median) if len(bases) >= LEAST_MODELS else f"{found.median.mean:+z.1f}"
-            rows.append([f"{' above '.join(pair)}, {n}, {measure}", *changes, middle, f"{found.p:.2g}"])
-    heads = ["", *(f"`{base}`" for base in bases), "median", "sign test, p"]
-    return markdown_table(heads, [[row[0].removesuffix(", as decoded"), *row[1:]] for row in rows])
+    for name, n in names.items():
+        if name.startswith("examples"):
+            continue  # 24 questions
+        cells = (" → ".join(f"{median(one[name][0] for one in of):.0f}" for of in by_arm[arm]) for arm in PRIMARY)
+        rows.append([name, str(n), *cells])
+    return markdown_table(["stratum", "questions", *(f"`{arm}`" for arm in PRIMARY)], rows)
 
 
-def csv_files(study: Study) -> dict[str, str]:
-    """Name -> content of the CSV files beside the answers.
-
-    They have all shares of all models, each seed's in the arms of the ablation, and all comparisons.
-    """
-    shown = list(product(MASKS, MEASURES))
-    shares = [["model", *(f"{measure} at {n}" for n, measure in shown), "changed", "with wrong labels at 2"]]
-    for name, answers in study.items():
-        scores = *(score(answers, *what) for what in shown), changed(answers), with_wrong_labels(answers, 2)
-        shares.append([name, *(one.interval.scaled(100).in_words for one in scores)])
-    bases = fine_tuned(study)
-    ablation = [["model", "after answers", "seeds", *(f"{measure} at {n}" for n, measure in shown)]]
-    for base in bases:
-        for words, seeds in arms(study, base).items():
-            values = (" ".join(f"{100 * score(one, *what).mean:.1f}" for one in seeds) for what in shown)
-            ablation.append([base, f'"{words}"', str(len(seeds)), *values])
-    gains = [["points", *bases]]
-    for name, (n, measure) in product(COMPARISONS, COMPARED):
-        found = (compared(study, name, base, n, measure) for base in bases)
-        gains.append([f"{name}: {measure} at {n}", *(one.in_words if one else "" for one in found)])
-    return {
-        f"{name}.csv": "".join(",".join(row) + "\n" for row in rows)
-        for name, rows in (("shares", shares), ("gains", gains), ("ablation", ablation))
-    }
+def compact(text: str) -> str:
+    """The same Markdown without spaces around the bars of its tables."""
+    lines = text.splitlines()
+    return "\n".join(line.replace(" | ", "|").replace("| ", "|").replace(" |", "|") for line in lines)
 
 
-def hours() -> float:
-    """CPU time of all committed cells, in hours."""
-    return sum(sum(one["cpu_minutes"].values()) for one in read_records().values()) / 60
+def texts(study: Study) -> dict[str, str]:
+    """Place -> its text."""
+    found = reading(study)
+    return {"study": compact(tables(study)), "finding": finding(found), "repair": repair(found)}
 
 
 # The figure
 
-#: Parts of a bar: right answers, answers lost to another token than a letter, and wrong letters.
-PARTS = ("right", "not a letter, likeliest letter right", "likeliest letter wrong")
-
-
-def compact(table: str) -> str:
-    """The same Markdown without spaces around its bars."""
-    return re.sub(r" *\| *", "|", table)
-
 
 def write_figure(study: Study, folder: Path) -> None:
-    """Draws the shares of answers with 200 masks: `study-light.svg`, `-dark`, and both `-narrow-` for phones."""
+    """Draws every model's accuracy with 200 masks: `study-light.svg`, `-dark`, and both `-narrow-` for phones."""
     for name, width in (("study", 7.4), ("study-narrow", 3.7)):
-        with figure_style(font_size=8, axes_titlesize=8, legend_fontsize=8, xtick_labelsize=8, ytick_labelsize=8):
-            figure = _drawn(study, is_wide=width > 5, width=width)
+        with figure_style(font_size=8, legend_fontsize=8, xtick_labelsize=8, ytick_labelsize=8):
             light = folder / f"{name}-light.svg"
-            figure.savefig(light, metadata={"Date": None}, transparent=True)
+            _drawn(reading(study), width).savefig(light, metadata={"Date": None}, transparent=True)
         (folder / f"{name}-dark.svg").write_text(on_dark(light.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _drawn(study: Study, *, is_wide: bool, width: float) -> Figure:
-    bases = fine_tuned(study)
-    panels = (1, 3) if is_wide else (3, 1)
-    figure = Figure(figsize=(width, (0.8 if is_wide else 1.2) + panels[0] * (0.25 + 0.2 * len(bases))))
+def _drawn(found: Study, width: float) -> Figure:
+    figure = Figure(figsize=(width, 2.9))
     figure.set_layout_engine("constrained")
-    for axes, stage in zip(figure.subplots(*panels, sharex=True, sharey=True).flat, STAGES, strict=False):
-        for height, base in enumerate(reversed(bases)):
-            if answers := study.get(base + stage):
-                _draw_bar(axes, answers, height)
-        axes.axvline(
-            SPELLING_ALONE, color="#1a1a1a", linewidth=0.6, linestyle=":", label="spelling alone, among letters"
-        )
-        axes.set_title(STAGES[stage], loc="left")
-        axes.set_xlim(0, 100)
-        axes.set_yticks(range(len(bases)), reversed(bases))
-        axes.grid(visible=False, axis="y")
-        axes.tick_params(axis="y", length=0)
-    figure.supxlabel("percent of 384 questions")
-    known = dict(zip(*reversed(figure.axes[0].get_legend_handles_labels()), strict=True))
-    figure.legend(known.values(), known.keys(), loc="outside upper left", ncols=2 if is_wide else 1, frameon=False)
+    axes = figure.subplots()
+    for height, arm in enumerate(reversed(PRIMARY)):
+        rng = Random(arm)
+        for (ending, words), colour, shift in zip(
+            WORDS.items(), (COLOURS[6], COLOURS[1], COLOURS[5]), (0.26, 0, -0.26), strict=True
+        ):
+            values = [percent(models[arm], ending) for models in found.values()]
+            heights = [height + shift + 0.07 * rng.uniform(-1, 1) for _ in values]
+            axes.plot(values, heights, "o", markersize=3.2, alpha=0.75, color=colour, markeredgewidth=0, label=words)
+            axes.plot([median(values)] * 2, [height + shift - 0.12, height + shift + 0.12], color=colour, linewidth=2)
+    axes.axvline(SPELLING_ALONE, color="#1a1a1a", linewidth=0.6, linestyle=":", label="spelling alone, among letters")
+    axes.set_xlim(-1, 101)
+    axes.set_yticks(range(len(PRIMARY)), [DRAWN[arm] for arm in reversed(PRIMARY)])
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("percent right; a dot is a model, a bar the median")
+    known = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(known.values(), known.keys(), loc="outside upper left", ncols=4 if width > 5 else 2, frameon=False)
     return figure
-
-
-def _draw_bar(axes: Axes, answers: Answers, height: float) -> None:
-    decoded, letters = (100 * score(answers, 200, measure).mean for measure in ("as decoded", "among letters"))
-    left = 0.0
-    for label, end, colour in zip(PARTS, (decoded, letters, 100.0), (COLOURS[0], COLOURS[4], "#cccccc"), strict=True):
-        axes.barh(height, end - left, left=left, height=0.8, color=colour, label=f"200 masks: {label}")
-        left = end
-    few = 100 * score(answers, 2).mean
-    axes.plot([few], [height], "o", markersize=4, color="white", markeredgecolor="#1a1a1a", label="2 masks: right")
 
 
 def main() -> None:
@@ -356,13 +295,14 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="into the documentation")
     is_to_write = parser.parse_args().write
     study = read_study()
+    found = texts(study)
     if is_to_write:
-        replace_table(DOCS / "built_in_model.md", "study", compact(tables(study)))
-        write_figure(study, DOCS / "figures")
-        for name, text in csv_files(study).items():
-            (ANSWERS / name).write_text(text, encoding="utf-8")
+        for place, documents in PLACES.items():
+            for document in documents:
+                replace_table(document, place, found[place])
+        write_figure(study, ROOT / "docs/figures")
     else:
-        print(tables(study))
+        print(*found.values(), sep="\n\n")
 
 
 if __name__ == "__main__":

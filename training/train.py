@@ -48,7 +48,7 @@ class TrainingOptions:
 
     seed: int = 0
     block_length: int | None = None  # for block-causal attention; None means full attention
-    tokens: int = 3600  # tokens of few-shot documents in a step, besides word facts
+    tokens: int = 5400  # tokens of few-shot documents in a step, besides word facts
     nonsense: float = 0.1  # share of documents with a nonsense rule
     walk_steps: int = 250  # steps of part 2
     walk_length: int = 719  # tokens, without EOS
@@ -65,7 +65,7 @@ class Training:
         self.device = device
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name]
         others = [p for name, p in model.named_parameters() if p.ndim == 1 or "embed_tokens" in name]
-        self.rates = (0.005, 5e-4) if part == "walks" else (0.02, 2e-3)
+        self.rates = (0.005, 5e-4) if part == "walks" else (0.014, 0.004)
         self.optimisers = [
             Muon(matrices, lr=0.02, weight_decay=0.01),
             torch.optim.AdamW(others, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0),
