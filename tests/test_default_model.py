@@ -19,7 +19,7 @@ from training.curriculum import STAGES, documents
 from training.model import block_causal_mask, build_model, logits_at_masks
 from training.tokenizer import build_tokenizer
 
-DATA_SHA256 = "c08f52e1a0d3aa3197f83b6636dc9df90d6c42cb17e6ce80a805c6811cbff527"
+DATA_SHA256 = "9a4557febf59ef6b8b8b20dc7d42e56aa824d3de8d41b1646948fe9a710d1336"
 
 
 @pytest.mark.parametrize("name", [BUILT_IN, "built-in-instruct", "built-in-lists"])

@@ -139,15 +139,3 @@ def test_the_registered_analysis_of_planted_models() -> None:
     assert "| 8 | 50.0 → 100.0, 100.0 | – |" in text
     assert "| `sft` | 100.0 (100…100) | 37.5 (38…38) | 100.0 (100…100) | 100.0 (100…100) | 62.5 (62…62) |" in text
     assert shipping.conditions(found[0], "built-in")[2:] == [True, False]
-
-
-def test_the_documents_say_what_follows_from_the_committed_answers(tmp_path: Path) -> None:
-    found = study_tables.read_study()
-    for (place, documents), text in zip(study_tables.PLACES.items(), study_tables.texts(found).values(), strict=True):
-        for document in documents:
-            assert f"<!-- {place} -->\n{text}\n<!-- end -->" in document.read_text(encoding="utf-8"), (
-                "training.study_tables --write"
-            )
-    study_tables.write_figure(found, tmp_path)
-    for made in tmp_path.iterdir():
-        assert made.read_bytes() == (study_tables.ROOT / "docs/figures" / made.name).read_bytes()
