@@ -22,7 +22,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TextIO
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,10 +30,10 @@ ROOT = Path(__file__).parents[1]
 class Version:
     """A process that runs the package of `folder`."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, folder: Path, script: str, arguments: Sequence[str] = ()) -> None:
         path = [str(folder.resolve()), os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--as_version", *arguments],
+            [sys.executable, script, "--as_version", *arguments],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -59,17 +59,39 @@ class Version:
         return self.result()
 
 
+def only_replies() -> TextIO:
+    """The standard output, which then has nothing that libraries print."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return replies
+
+
+def name_as_today() -> None:
+    """Gives another version's modules the names that benchmarks import."""
+    if find_spec("mdlm_lm_eval.decoding.decode") is None:  # `decode_canvases` was the engine's until 0.4
+        sys.modules["mdlm_lm_eval.decoding.decode"] = import_module("mdlm_lm_eval.decoding.engine")
+
+
+def plain_denoiser(model: Any, shape: Any) -> Any:
+    """A denoiser of either version, without options that only one of them knows."""
+    from gpu import MASK, PAD
+
+    from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+    from mdlm_lm_eval.model.denoiser import Denoiser
+
+    attention = FULL_ATTENTION if shape.block is None else AttentionPattern(shape.block)
+    return Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, shift=shape.shift, attention=attention)
+
+
 def serve(arguments: argparse.Namespace) -> None:
     """Does the tasks that standard input names, a line each."""
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no reply
+    replies = only_replies()
     import torch
 
     import mdlm_lm_eval
 
-    if find_spec("mdlm_lm_eval.decoding.decode") is None:  # `decode_canvases` was the engine's until 0.4
-        sys.modules["mdlm_lm_eval.decoding.decode"] = import_module("mdlm_lm_eval.decoding.engine")
-    from gpu import SHAPES, Seen, canvases_for, counted, decodings, denoiser_of, prompts_of, random_model
+    name_as_today()
+    from gpu import SHAPES, Seen, canvases_for, counted, decodings, prompts_of, random_model
 
     from mdlm_lm_eval.decoding.decode import decode_canvases
     from mdlm_lm_eval.options import DecodingOptions
@@ -106,7 +128,7 @@ def serve(arguments: argparse.Namespace) -> None:
             if on_gpu:
                 torch.cuda.empty_cache()
             model = random_model(SHAPES[shape], arguments.device, arguments.dtype)
-            denoiser = denoiser_of(model, SHAPES[shape], compiled=False)
+            denoiser = plain_denoiser(model, SHAPES[shape])
             del model
             wait()
             name = torch.cuda.get_device_name() if on_gpu else "CPU"
@@ -157,7 +179,7 @@ def main(argv: Sequence[str]) -> None:
         serve(arguments)
         return
     began = time.perf_counter()
-    versions = {"old": Version(arguments.old, argv), "new": Version(arguments.new, argv)}
+    versions = {name: Version(vars(arguments)[name], __file__, argv) for name in ("old", "new")}
     rows: list[dict[str, Any]] = []
     loaded = None
     for shape, _, n_rows in (cell.partition(":") for cell in arguments.cells):
