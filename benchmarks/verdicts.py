@@ -37,6 +37,13 @@ def stated_questions(n_claims: int) -> int:
     raise ValueError("no number of questions gives this power")
 
 
+def is_gated(claim: Claim, scenario: float | str) -> bool:
+    """Whether a scenario concerns a claim: not all have a ceiling, and among letters every answer is a letter."""
+    return {"ceiling": claim.ceiling is not None, "end of text": claim.name != "masks_among_letters"}.get(
+        scenario, True
+    )
+
+
 def simulated(claim: Claim, effect: float, questions: int, kind: str, rng: np.random.Generator) -> Evidence:
     """Evidence on a claim whose mean effect is `effect`, in its unit."""
     of_tasks = rng.normal(effect, claim.task_sd, N_TASKS)
@@ -87,11 +94,7 @@ def main() -> None:
                 name: simulated(claim, times * claim.delta, questions, kind, rng) for name, claim in table.items()
             }
             verdicts = decide(evidence)
-            decided = {
-                name: one.kind
-                for name, one in verdicts.items()
-                if scenario != "ceiling" or table[name].ceiling is not None
-            }
+            decided = {name: one.kind for name, one in verdicts.items() if is_gated(table[name], scenario)}
             n_wrong += any(one in WRONG.get(scenario, set()) for one in decided.values())
             right.update(name for name, one in decided.items() if one == RIGHT.get(scenario))
             kinds.update(decided.values())

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import scipy.stats
 from lm_eval.loggers import EvaluationTracker
@@ -18,12 +17,10 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.analyses.__main__ import main
 from mdlm_lm_eval.analyses.order import calibration, order_by_model, order_of, read_orders
 from mdlm_lm_eval.analyses.report import Report, over_tasks
-from mdlm_lm_eval.analyses.shots_against_masks import by_model, gains_and_losses, read_scores
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from tests import leaderboard_files
 from tests.conftest import data, evaluate, refused, tiny_tokenizer
-from tests.leaderboard_files import write
 
 TASKS = "mdlm_animal_smallest,mdlm_verb_largest"
 FEW_EXAMPLES = ("--metadata", "fewshot_relevant=2", "fewshot_distractors=3")
@@ -100,8 +97,6 @@ def test_an_autoregressive_model(
         kinds = [row["example"] for row in rows if row["reordering"] == str(reordering)]
         assert sorted(kinds) == ["distractor"] * 3 + ["relevant"] * 2
     assert {(row["n_masks"], row["questions"]) for row in rows} == {("0", "2")}
-    assert (tmp_path / "attribution_examples.png").stat().st_size > 1000
-    assert autoregressive.name in (tmp_path / "attribution_examples.svg").read_text()
     call(monkeypatch, "groups", *words, f"--output_path={tmp_path}")
     groups = {row["group"] for row in table(tmp_path / "attribution_groups.csv")}
     assert groups == {"last 50 non-masks", "all non-masks"}
@@ -119,9 +114,6 @@ def test_confidence_against_the_mask_count(tmp_path: Path, monkeypatch: pytest.M
     assert {row["n_masks"] for row in rows} == {"1", "5"}
     assert all(0 < float(row["confidence"]) <= 1 and float(row["entropy"]) >= 0 for row in rows)
     assert all(row["correct"] == str(int(row["predicted"] == row["answer"])) for row in rows)
-    svg = (tmp_path / "confidence.svg").read_text()
-    assert "entropy (nats)" in svg
-    assert "probability of the greedy token" in svg
 
 
 @pytest.mark.parametrize(("words", "sentence"), refused("mdlm-attribution"))
@@ -201,121 +193,6 @@ def test_left_to_right_has_tau_1_and_another_order_has_not(tmp_path: Path, capsy
 
 def test_results_without_a_trace_say_how_to_get_one(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    path.write_text(json.dumps(result_file(5, 1, (0.4, 0.5, 0.6, 0.7))))
+    path.write_text(json.dumps(leaderboard_files.gsm8k_file()))
     with pytest.raises(OptionError, match="trace=true"):
         read_orders([path])
-
-
-SHOTS, MASKS = (5, 25), (1, 200)
-FOUR = ("t0", "t1", "t2", "t3")
-FEW, MANY, DISTRACTED = (0.4, 0.5, 0.6, 0.7), (0.9, 0.7, 0.65, 0.9), (0.5, 0.6, 0.7, 0.85)
-
-
-def result_file(shots: int, n_masks: int, accuracies: tuple[float, ...], **changes: Any) -> dict[str, Any]:
-    metrics = {task: {"exact_match,none": accuracy} for task, accuracy in zip(FOUR, accuracies, strict=True)}
-    given = {"pretrained": "some/model", "asked": 100, "masks": n_masks, "n_masks": n_masks}
-    return leaderboard_files.result_file(metrics, shots=shots, **given | changes)
-
-
-def complete(**changes: Any) -> dict[str, Any]:
-    return {
-        "few": result_file(5, 1, FEW, **changes),
-        "many": result_file(25, 1, MANY, **changes),
-        "distracted": result_file(25, 200, DISTRACTED, **changes),
-    }
-
-
-def test_one_row_per_task_and_pearsons_r(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "a" / "b", **complete(), of_no_use=result_file(5, 200, FEW))
-    words = ["mdlm-attribution", "shots-against-masks", str(tmp_path / "a"), f"--output_path={tmp_path / 'out'}"]
-    monkeypatch.setattr(sys, "argv", words)
-    main()
-    content = json.loads((tmp_path / "out" / "shots_against_masks.json").read_text())
-    rows, (summary,) = content["rows"], content["summary"]["models"]
-    assert content["settings"] == {"results": ["a"], "shots": [5, 25], "masks": [1, 200]}
-    assert "loss from 1 to 200 masks (points)" in (tmp_path / "out" / "shots_against_masks.svg").read_text()
-    assert [row["task"] for row in rows] == list(FOUR)
-    gains, losses = np.subtract(MANY, FEW), np.subtract(MANY, DISTRACTED)
-    assert [row["gain"] for row in rows] == pytest.approx(gains)
-    assert [row["loss"] for row in rows] == pytest.approx(losses)
-    assert summary["pearson_r"] == pytest.approx(np.corrcoef(gains, losses)[0, 1])
-    low, high = scipy.stats.pearsonr(gains, losses).confidence_interval()
-    assert (summary["pearson_r_low"], summary["pearson_r_high"]) == pytest.approx((low, high))
-    assert (summary["model"], summary["tasks"]) == ("some/model bfloat16", 4)
-    for name, values in (("gain", gains), ("loss", losses)):
-        low, high = scipy.stats.t.interval(0.95, 3, loc=np.mean(values), scale=scipy.stats.sem(values))
-        assert (summary[name], summary[f"{name}_band"]) == pytest.approx((np.mean(values), (high - low) / 2))
-
-
-def test_models_adapters_and_decoding_settings_stay_apart(tmp_path: Path) -> None:
-    write(tmp_path / "plain", **complete())
-    write(tmp_path / "adapted", **complete(adapter="/me/out/adapter"))
-    write(tmp_path / "steps", **complete(pretrained="/somewhere/model", steps=40))
-    summary = by_model(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS))
-    assert [row["model"] for row in summary] == [
-        "model steps=40, bfloat16",
-        "some/model bfloat16",
-        "some/model+adapter bfloat16",
-    ]
-
-
-def test_what_is_undefined_is_none(tmp_path: Path) -> None:
-    files = complete() | {"distracted": result_file(25, 200, MANY)}
-    rows = gains_and_losses(read_scores([write(tmp_path, **files)]), shots=SHOTS, masks=MASKS)
-    assert by_model(rows)[0]["pearson_r"] is None
-    assert by_model(rows[:2])[0]["pearson_r"] is None
-    (summary,) = by_model(rows[:1])
-    assert (summary["gain"], summary["gain_band"], summary["loss_band"]) == (pytest.approx(0.5), None, None)
-
-
-def test_other_files_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    autoregressive = result_file(5, 1, FEW)
-    del autoregressive["config"]["mdlm"]
-    write(tmp_path, **complete(), truncated='{"results": {', of_hf=autoregressive)
-    assert len(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)) == 4
-    said = capsys.readouterr().err
-    assert f"left out {tmp_path / 'truncated.json'}: " in said
-    assert f"left out {tmp_path / 'of_hf.json'}: is no result of --model mdlm" in said
-
-
-def of_suite(shots: int, n_masks: int, accuracies: tuple[float, ...], **changes: Any) -> dict[str, Any]:
-    """A file of the suite's tasks with all examples relevant; `changes` are the suite's settings."""
-    settings = {"fewshot_relevant": shots, "fewshot_distractors": 0, "fewshot_seed": 1} | changes
-    return result_file(shots, n_masks, accuracies, metadata=settings)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"versions": dict.fromkeys(FOUR, "2")}, "version of model MODEL, task t0: 2 and 3.0"),
-        ({"config": result_file(5, 1, FEW, weights="abc")["config"]}, f"weights of model MODEL: abc and {'a' * 64}"),
-        (of_suite(5, 1, FEW, fewshot_seed=2), "fewshot_seed of model MODEL, task t0: 2 and 1"),
-        (
-            of_suite(25, 1, MANY, fewshot_distractors=20),
-            "fewshot_distractors of model MODEL, task t0, shots 25: 20 and 0",
-        ),
-    ],
-)
-def test_what_was_made_under_other_conditions_does_not_mix(changes: Any, said: str, tmp_path: Path) -> None:
-    files = {"few": of_suite(5, 1, FEW), "many": of_suite(25, 1, MANY), "masked": of_suite(25, 200, DISTRACTED)}
-    of_no_use = of_suite(50, 1, MANY, fewshot_seed=2)  # which no row needs
-    whole = write(tmp_path / "a", **files, of_no_use=of_no_use)
-    assert len(gains_and_losses(read_scores([whole]), shots=SHOTS, masks=MASKS)) == 4
-    beside = write(tmp_path / "b", **files, beside=of_suite(5, 1, FEW) | changes)  # even if the accuracies agree
-    said = re.escape(said.replace("MODEL", "some/model bfloat16"))
-    with pytest.raises(OptionError, match=rf"\.json do not compare \({said}\); leave"):
-        gains_and_losses(read_scores([beside]), shots=SHOTS, masks=MASKS)
-
-
-def test_files_that_disagree_are_both_named(tmp_path: Path) -> None:
-    write(tmp_path / "a", **complete(), other=result_file(5, 1, (0.1, *FEW[1:])))
-    with pytest.raises(
-        OptionError,
-        match=r"few\.json and other\.json do not compare \(score of model some/model bfloat16, task t0, shots 5",
-    ):
-        gains_and_losses(read_scores([tmp_path / "a"]), shots=SHOTS, masks=MASKS)
-    write(tmp_path / "b", **complete() | {"many": result_file(25, 1, MANY, asked=7)})
-    with pytest.raises(OptionError, match=r"distracted\.json and many\.json do not compare \(n of .*: 100 and 7\)"):
-        gains_and_losses(read_scores([tmp_path / "b"]), shots=SHOTS, masks=MASKS)
-    with pytest.raises(OptionError, match=r"found are 5 shots with 1 masks; 25 shots with 1 masks"):
-        gains_and_losses(read_scores([tmp_path / "b"]), shots=SHOTS, masks=(1, 7))

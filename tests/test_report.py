@@ -88,6 +88,19 @@ def test_a_model_that_ends_the_text_everywhere_is_still_judged_among_letters(tmp
     assert found["masks_among_letters"].kind == "reproduced"
 
 
+def test_results_that_disagree_are_not_used(tmp_path):
+    for name, change in {"a": {}, "b": {}, "c": {"accuracy": 0.7}, "d": {"accuracy": 0.7, "limit": 900}}.items():
+        write(tmp_path / name, results_cell=suite_file(n_masks=2, **{"limit": 800, **change}))
+    write(tmp_path / "e", results_cell=suite_file(n_masks=200))
+    (model,), refused = read_models(tmp_path)
+    assert {condition.masks: len(of_tasks) for condition, of_tasks in model.answers.items()} == {2: 16, 200: 16}
+    assert {path: reason.split(" on ")[0] for path, reason in refused.items()} == {
+        "c/results_cell.json": "disagrees with another file"
+    }
+    (tmp_path / "d/results_cell.json").unlink()
+    assert [one.masks for one in read_models(tmp_path)[0][0].answers] == [200]
+
+
 def _gradients(ratio):
     """Rows of table 1 in which masks have `ratio` times the gradient of the last text."""
     facts = {"predicted": "A", "answer": "A"}

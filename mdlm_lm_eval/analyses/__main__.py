@@ -1,13 +1,12 @@
-"""Analyse a model: what its answers depend on, how sure it is, and its gain from shots against its loss to masks.
+"""Analyse a model: what its answers depend on, how sure it is, and in which order it fills them.
 
     mdlm-attribution groups --limit 20 --output_path analyses
     mdlm-attribution examples --limit 20 --reorderings 30 --output_path analyses
     mdlm-attribution confidence --n_masks 1,2,10,50,100,200 --limit 50 --output_path analyses
-    mdlm-attribution shots-against-masks results --output_path analyses
     mdlm-attribution order results --output_path analyses
 
-Without pretrained in --model_args, the built-in model is analysed. Each command writes CSV and JSON, and all but
-`groups` a figure. The same command continues a killed run.
+Without pretrained in --model_args, the built-in model is analysed. Each command writes CSV and JSON, and `order` a
+figure. The same command continues a killed run.
 """
 
 import argparse
@@ -53,14 +52,6 @@ def counts(text: str) -> list[int]:
     return sorted({count(part) for part in text.split(",")})
 
 
-def few_and_many(text: str) -> tuple[int, int]:
-    """Parses two ascending whole numbers from 0, such as 5,25."""
-    few, many = map(int, text.split(","))
-    if not 0 <= few < many:
-        raise ValueError
-    return few, many
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of(COMMAND, __doc__)
     commands = parser.add_subparsers(required=True, metavar="ANALYSIS")
@@ -93,16 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_options(confidence, default_tasks=OPEN_ENDED, default_limit=None)
     _add_include_path(confidence)
 
-    files = "result files of lm_eval or mdlm-sweep, or their folders"
-    what = "gain from more shots against loss to more masks, from lm-eval result files (figure 20; E12)"
-    shots = command(_run_shots_against_masks, "shots-against-masks", what)
-    shots.add_argument("results", nargs="+", type=Path, help=files)
-    shots.add_argument("--shots", type=few_and_many, default=(5, 25), help="few and many shots (default: 5,25)")
-    shots.add_argument("--masks", type=few_and_many, default=(1, 200), help="few and many masks (default: 1,200)")
-
     what = "the order in which answers are filled, and calibration then, from results of trace=true"
     order = command(_run_order, "order", what)
-    order.add_argument("results", nargs="+", type=Path, help=files)
+    order.add_argument("results", nargs="+", type=Path, help="result files of lm_eval or mdlm-sweep, or their folders")
     return parser
 
 
@@ -136,28 +120,26 @@ def _run_groups(given: argparse.Namespace) -> Any:
 
 
 def _run_examples(given: argparse.Namespace) -> Any:
-    from mdlm_lm_eval.analyses import figures, runs
+    from mdlm_lm_eval.analyses import runs
 
     _fill_in(given, n_masks=None, tasks=OPEN_ENDED if given.model == "hf" else FIXED_SLOT)
     report = runs.run("attribution_examples", given, runs.example_rows)
     by = {"kinds": ["example"], "places": ["place"], "places_by_kind": ["example", "place"]}
-    summary = _summarise(report, {name: ("gradient", columns) for name, columns in by.items()})
-    figures.draw_examples(summary["places_by_kind"], report.path(""), _model_name(given))
+    _summarise(report, {name: ("gradient", columns) for name, columns in by.items()})
     return report
 
 
 def _run_confidence(given: argparse.Namespace) -> Any:
-    from mdlm_lm_eval.analyses import figures, runs
+    from mdlm_lm_eval.analyses import runs
 
     _fill_in(given, n_masks=None, tasks=OPEN_ENDED)
     report = runs.run("confidence", given, runs.confidence_rows)
-    summary = _summarise(report, {name: (name, ["n_masks"]) for name in ("confidence", "entropy", "correct")})
-    figures.draw_confidence(summary, report.path(""), _model_name(given))
+    _summarise(report, {name: (name, ["n_masks"]) for name in ("confidence", "entropy", "correct")})
     return report
 
 
-def _summarise(report: Any, columns: Mapping[str, tuple[str, list[str]]]) -> dict[str, list[dict[str, Any]]]:
-    """Finishes a report with means over tasks, prints these and returns them.
+def _summarise(report: Any, columns: Mapping[str, tuple[str, list[str]]]) -> None:
+    """Finishes a report with means over tasks, and prints these.
 
     `columns`: name of a summary -> a column of the rows, and the columns that it is grouped by.
     """
@@ -169,36 +151,17 @@ def _summarise(report: Any, columns: Mapping[str, tuple[str, list[str]]]) -> dic
         print(f"{value} by {' and '.join(by)}, mean over tasks")
         for row in summary[name]:
             print(f"{' '.join(str(row[column]) for column in by)}: {row[value]:.3f}{_band(row['band'])}")
-    return summary
-
-
-def _run_shots_against_masks(given: argparse.Namespace) -> Any:
-    from mdlm_lm_eval.analyses import figures, shots_against_masks
-    from mdlm_lm_eval.analyses.report import Report
-
-    scores = shots_against_masks.read_scores(given.results)
-    rows = shots_against_masks.gains_and_losses(scores, shots=given.shots, masks=given.masks)
-    settings = {"results": [path.name for path in given.results], "shots": given.shots, "masks": given.masks}
-    report = Report(given.output_path, "shots_against_masks", settings)
-    report.rows, summary = rows, shots_against_masks.by_model(rows)
-    report.write({"models": summary})
-    figures.draw_shots_against_masks(rows, summary, report.path(""))
-    for row in summary:
-        r = "undefined" if row["pearson_r"] is None else f"{row['pearson_r']:.2f}"
-        gain, loss = (f"{100 * row[name]:.1f}{_band(row[f'{name}_band'], 1, 100)}" for name in ("gain", "loss"))
-        print(f"{row['model']}: gain {gain} points, loss {loss}, Pearson r {r} over {row['tasks']} tasks")
-    return report
 
 
 def _run_order(given: argparse.Namespace) -> Any:
-    from mdlm_lm_eval.analyses import figures, order
+    from mdlm_lm_eval.analyses import order
     from mdlm_lm_eval.analyses.report import Report
 
     report = Report(given.output_path, "order", {"results": [path.name for path in given.results]})
     report.rows = order.read_orders(given.results)
     summary = order.order_by_model(report.rows)
     report.write(summary)
-    figures.draw_order(report.rows, summary["calibration"], report.path(""))
+    order.draw_order(report.rows, summary["calibration"], report.path(""))
     for row in summary["tau"]:
         print(f"{row['model']}: Kendall's tau with left to right {row['tau']:.3f}{_band(row['band'])}")
     for row in summary["number_first"]:
@@ -219,12 +182,6 @@ def _fill_in(given: argparse.Namespace, *, n_masks: int | None, tasks: str) -> N
         given.n_masks = given.n_masks or n_masks
     elif given.n_masks:
         raise OptionError(f"n_masks={given.n_masks} is not for model=hf: autoregressive models have no masks")
-
-
-def _model_name(given: argparse.Namespace) -> str:
-    """The last parts of the names of checkpoint and adapter, for the title of a figure."""
-    parts = (given.model_args.get("pretrained", "built-in"), given.model_args.get("peft"))
-    return " + ".join(Path(str(part)).name for part in parts if part)
 
 
 def _band(half_width: float | None, digits: int = 3, factor: float = 1) -> str:

@@ -12,11 +12,14 @@ from statistics import median
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from mdlm_lm_eval.analyses.report import Row, over_tasks, read_results
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
 from mdlm_lm_eval.results.frame import setting_of
 from mdlm_lm_eval.results.samples import read_scores, samples_path
+from mdlm_lm_eval.results.statistics import wilson
 
 BINS = 10  # of confidence
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -94,3 +97,29 @@ def calibration(rows: Sequence[Row]) -> list[Row]:
     error = apart.groupby(means["model"]).sum() / means.groupby("model")["answers"].sum()
     found: list[Row] = means.assign(error=means["model"].map(error)).to_dict("records")
     return found
+
+
+@figure_style(svg_fonttype="none")  # text stays text, so that it can be searched and copied
+def draw_order(rows: Sequence[Row], bins: Sequence[Row], path: Path) -> None:
+    """Kendall's tau of single answers with left to right, and their accuracy against their confidence at filling."""
+    figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.8), layout="constrained")
+    order, calibration = figure.subplots(1, 2)
+    for n, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
+        colour, marker = COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]
+        taus = [row["tau"] for row in rows if row["model"] == model and row["tau"] is not None]
+        edges, weights = [x / 10 for x in range(-10, 11)], [1 / len(taus) for _ in taus]
+        order.hist(taus, edges, weights=weights, histtype="step", color=colour, label=model)
+        own = [row for row in bins if row["model"] == model]
+        if own:
+            sure, right = ([row[name] for row in own] for name in ("confidence", "correct"))
+            label = f"calibration error {own[0]['error']:.3f}"
+            calibration.plot(sure, right, color=colour, marker=marker, linewidth=1, label=label)
+            ends = [wilson(row["correct"], row["answers"]) for row in own]
+            calibration.vlines(sure, *zip(*ends, strict=True), color=colour, linewidth=1)
+    order.set(xlabel="Kendall's tau of an answer with left to right", ylabel="share of answers")
+    order.set_xticks([-1, -0.5, 0, 0.5, 1])
+    calibration.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, zorder=0, label="as sure as right")
+    calibration.set(xlabel="confidence at filling, product over the answer", ylabel="accuracy")
+    for axes in (order, calibration):
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+    save_figure(figure, path)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +71,15 @@ class Condition:
 class Answers:
     """The answers to one task's questions, in the order of its documents.
 
-    letters: a sign for each question's first token (`LabelTokens.letter`); "" for a model that records none.
     accuracy: share of right answers, of lm-eval.
+    letters: a sign for each question's first token (`LabelTokens.letter`); "" for a model that records none.
+    disputed: whether another file has other answers to the same questions.
     """
 
     accuracy: float
     n: int
     letters: str = ""
+    disputed: bool = False
 
     def are(self, share: str) -> NDArray[np.float64]:
         """Whether each answer counts to a share of `SHARES`, [N] of 0 and 1."""
@@ -179,26 +181,34 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
         elif suites:
             model = _model(models, file, file.tasks[next(iter(suites))])
             conditions = {name: _condition(file.tasks[name], task) for name, task in suites.items()}
-            _add_answers(model, file, {name: (one, suites[name].task) for name, one in conditions.items()}, plans)
+            asked = {name: (one, suites[name].task) for name, one in conditions.items()}
+            _add_answers(model, file, asked, plans, refused)
         else:
             beside.append(file)
-    answered = [model for model in models.values() if _in_full(model)]
-    _name(answered)
     for file in beside:
         for group in BESIDE:
             names = leaves(group, file.groups) if group in file.groups else [group] * (group in file.tasks)
-            for model in answered:
+            for model in models.values():
                 if names and model.who == _who(file, file.tasks[names[0]]):
                     asked = {name: (_condition_beside(group, file.tasks[name]), name) for name in names}
-                    _add_answers(model, file, asked, plans)
+                    _add_answers(model, file, asked, plans, refused)
+    answered = [model for model in models.values() if _in_full(model)]
+    _name(answered)
     _add_analyses(folder, answered, refused)
     return answered, refused
 
 
 def _add_answers(
-    model: Model, file: ResultFile, asked: Mapping[str, tuple[Condition, str]], plans: Iterable[Plan]
+    model: Model,
+    file: ResultFile,
+    asked: Mapping[str, tuple[Condition, str]],
+    plans: Iterable[Plan],
+    refused: dict[str, str],
 ) -> None:
-    """Adds a file's answers to a model. `asked`: name of a task in the file -> its condition and its own name."""
+    """Adds a file's answers to a model. `asked`: name of a task in the file -> its condition and its own name.
+
+    Of two files, the one with more answers counts; with as many others, neither does.
+    """
     model.files.append(file)
     if settings := _settings_of_cell(file.config):
         options = {name for one in file.tasks.values() for name in one.options}
@@ -210,14 +220,21 @@ def _add_answers(
         found = Answers(result.metrics[SUITE_METRIC], result.n_questions, result.first_token.get("letters") or "")
         found = found.cut(planned[0][1]) if planned else found
         of_tasks = model.answers.setdefault(condition, {})
-        if task not in of_tasks or of_tasks[task].n < found.n:
-            of_tasks[task] = found
+        before = of_tasks.get(task, found)
+        of_tasks[task] = found if found.n > before.n else before
+        if found.n == before.n and found != before:
+            refused[file.path] = f"disagrees with another file on {name}; neither is used"
+            of_tasks[task] = replace(before, disputed=True)
 
 
 def _in_full(model: Model) -> bool:
-    """Leaves the conditions that all tasks were asked under. Returns whether there are any."""
-    full = {condition: of_tasks for condition, of_tasks in model.answers.items() if of_tasks.keys() == task_names()}
-    model.answers = {condition: dict(sorted(of_tasks.items())) for condition, of_tasks in full.items()}
+    """Leaves the conditions that all tasks were asked under, without dispute. Returns whether there are any."""
+    model.answers = {
+        condition: dict(sorted(of_tasks.items()))
+        for condition, of_tasks in model.answers.items()
+        if (condition.asks in BESIDE or of_tasks.keys() == task_names())
+        and not any(one.disputed for one in of_tasks.values())
+    }
     return bool(model.answers)
 
 
