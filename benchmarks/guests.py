@@ -1,25 +1,32 @@
 """Authors' own files, unchanged, as guests on tiny checkpoints of published shape: their answers and costs beside ours.
 
     OMP_NUM_THREADS=1 python -m benchmarks.guests --llada LLaDA --fast_dllm Fast-dLLM --json guests.json
+    OMP_NUM_THREADS=1 python -m benchmarks.guests --info_gain Information-Gain-Sampler --json guests.json
 
-The folders are checkouts of ML-GSAI/LLaDA and NVlabs/Fast-dLLM. `mdlm` runs under lm-eval with the guest, and with the
-package's own way of the same settings and `early_exit=false`. Thresholds are low enough for random weights. The last
-line is the time of being a guest, on one core, as a share of a pass of width 512, 6 layers and 1,200 tokens.
+The folders are checkouts of ML-GSAI/LLaDA, NVlabs/Fast-dLLM and yks23/Information-Gain-Sampler. `mdlm` runs under
+lm-eval with the guest, and with the package's own way of the same settings and `early_exit=false`. Thresholds are low
+enough for random weights. The last line is the time of being a guest, on one core, as a share of a pass of width 512, 6
+layers and 1,200 tokens. Info-Gain, which the package does not have, is run by the file of docs/guests.md and by itself,
+with the same random numbers.
 """
 
 import argparse
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mdlm_lm_eval import DecodingOptions, decode
+from mdlm_lm_eval import DecodingOptions, decode, load_denoiser
+from mdlm_lm_eval.decoding.canvas import seed_of
+from mdlm_lm_eval.decoding.guests import forked_random
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.loader import load_foreign
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -72,6 +79,40 @@ def compare(folder: Path, function: str, shared: dict[str, Any], own: dict[str, 
     }
 
 
+def info_gain(folder: Path, checkpoint: Path) -> list[dict[str, Any]]:
+    """Tokens and passes of Info-Gain's sampler as a guest and by itself, after two prompts under each setting."""
+    samplers, page = folder / "src" / "samplers", Path(__file__).parents[1] / "docs" / "guests.md"
+    code = next(one for one in page.read_text().split("```python\n") if "InfoGainSampler" in one).partition("```")[0]
+    denoiser, found = load_denoiser(str(checkpoint), dtype="float32"), []
+    with tempfile.TemporaryDirectory() as beside:
+        shutil.copy(samplers / "info_gain.py", beside)
+        Path(beside, "guest.py").write_text(code)
+        own = load_foreign("sampler", f"{samplers}/info_gain.py:InfoGainSampler").thing
+        for settings in ({}, {"confidence_threshold": 0.0000165}, {"temperature": 0.7}):
+            options = DecodingOptions(sampler=f"{beside}/guest.py:generate", **BLOCKS | {"steps": 16} | settings)
+            pairs, passes = [], []
+            for length in (9, 14):
+                prompt = torch.arange(length).mul(7).remainder(500).add(3).tolist()
+                (answer,) = decode(denoiser, [prompt], options, return_completions=True)
+                calls: list[int] = []
+                hook = denoiser.model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+                with forked_random(seed_of(f"0 0 {prompt}"), denoiser.device), torch.no_grad():
+                    canvas = own(denoiser.model, None, denoiser.mask_token_id).sample(
+                        torch.tensor([prompt]),
+                        max_new_tokens=16,
+                        steps=16,
+                        block_size=8,
+                        threshold=settings.get("confidence_threshold", 0.8),
+                        temperature=settings.get("temperature", 0.0),
+                    )
+                hook.remove()
+                pairs.append(answer.token_ids == canvas[0, length:].tolist())
+                passes.append([answer.passes, len(calls)])
+            found.append({"settings": settings, "same_tokens": all(pairs), "passes": passes})
+            print(found[-1], flush=True)
+    return found
+
+
 def overhead(llada: Path) -> dict[str, float]:
     """Seconds of an answer beside its passes, and of a pass: the least of many, in time of this process's core."""
     torch.set_num_threads(1)
@@ -116,18 +157,25 @@ def least(call: Callable[[], Any], times: int) -> float:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--llada", type=Path, required=True, help="a checkout of ML-GSAI/LLaDA")
-    parser.add_argument("--fast_dllm", type=Path, required=True, help="a checkout of NVlabs/Fast-dLLM")
-    parser.add_argument("--json", type=Path, help="where the record goes")
+    parser.add_argument("--llada", type=Path, help="a checkout of ML-GSAI/LLaDA")
+    parser.add_argument("--fast_dllm", type=Path, help="a checkout of NVlabs/Fast-dLLM")
+    parser.add_argument("--info_gain", type=Path, help="a checkout of yks23/Information-Gain-Sampler")
+    parser.add_argument("--json", type=Path, help="where the record goes; what is not run stays in it")
     given = parser.parse_args()
-    rows = []
+    record = json.loads(given.json.read_text()) if given.json and given.json.is_file() else {}
+    record["torch"] = torch.__version__
     with tempfile.TemporaryDirectory() as folder:
         built = {name: build(name, Path(folder) / shape(name)["checkpoint"]) for name in ("llada", "dream")}
-        for name, function, shared, own in comparisons(given.llada.resolve(), given.fast_dllm.resolve()):
-            rows.append(compare(built[name], function, shared, own))
-            print({key: value for key, value in rows[-1].items() if key != "files"}, flush=True)
-    record = {"torch": torch.__version__, "comparisons": rows, "overhead": overhead(given.llada.resolve())}
-    print(record["overhead"])
+        if given.info_gain:
+            digest = sha256((given.info_gain / "src" / "samplers" / "info_gain.py").read_bytes()).hexdigest()
+            record["info_gain"] = {"sha256": digest, "runs": info_gain(given.info_gain.resolve(), built["llada"])}
+        if given.llada and given.fast_dllm:
+            rows = record["comparisons"] = []
+            for name, function, shared, own in comparisons(given.llada.resolve(), given.fast_dllm.resolve()):
+                rows.append(compare(built[name], function, shared, own))
+                print({key: value for key, value in rows[-1].items() if key != "files"}, flush=True)
+            record["overhead"] = overhead(given.llada.resolve())
+            print(record["overhead"])
     if given.json:
         given.json.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -14,6 +14,7 @@ import torch
 from transformers import dynamic_module_utils
 
 from mdlm_lm_eval import DecodingOptions, decode, registry
+from mdlm_lm_eval.decoding.canvas import seed_of
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
@@ -330,6 +331,57 @@ def test_the_checkpoints_own_network_decodes(checkpoint: Path, tmp_path: Path, m
     guest = lm(folder, modeling="remote", trust_remote_code=True, shift_logits=False, **sampler)
     assert type(guest.model).__module__.startswith("transformers_modules.")
     assert guest.generate_until(requests(), True) == lm(checkpoint, **sampler).generate_until(requests(), True)
+
+
+# A stand-in of our own with the interface of Sumi's class: a canvas of random tokens, in which each pass writes the
+# token that the model would most like to change.
+UNIFORM = """
+from types import SimpleNamespace
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class UniformConfig(LlamaConfig):
+    model_type = "uniform"
+
+class Uniform(LlamaForCausalLM):
+    config_class = UniformConfig
+
+    def generate(self, prompt, max_new_tokens, num_denoising_steps, sampler, temperature, seed, trim_at_eos):
+        assert (sampler, trim_at_eos) == ("adaptive", False)
+        generator = torch.Generator().manual_seed(seed)
+        n = prompt.shape[1]
+        canvas = torch.cat([prompt, torch.randint(3, 256, (1, max_new_tokens + 5), generator=generator)], 1)
+        for _ in range(num_denoising_steps):
+            share = self(input_ids=canvas, use_cache=False).logits.softmax(-1)
+            wish = share.amax(-1) - share.gather(-1, canvas[..., None])[..., 0]
+            place = n + int(wish[0, n:].argmax())
+            canvas[0, place] = share[0, place, 3:].argmax() + 3
+        return SimpleNamespace(sequences=canvas)
+"""
+
+
+def test_a_model_of_uniform_noise_decodes_by_its_own_method(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of docs/guests.md, as it is written for Sumi."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    page = (Path(__file__).parents[1] / "docs" / "guests.md").read_text()
+    code = next(one for one in page.split("```python\n") if "num_denoising_steps" in one).partition("```")[0]
+    (tmp_path / "sumi.py").write_text(code)
+    auto_map = {"AutoConfig": "uniform.UniformConfig", "AutoModelForMaskGeneration": "uniform.Uniform"}
+    folder = copied(checkpoint, tmp_path / "model", auto_map=auto_map, model_type="uniform")
+    (folder / "uniform.py").write_text(UNIFORM)
+    own_code = {"modeling": "remote", "trust_remote_code": True, "shift_logits": False, "mask_token_id": 2}
+    guest = lm(folder, sampler=f"{tmp_path}/sumi.py:generate", n_masks=6, steps=9, **own_code)
+    answers = [decode(guest.denoiser, [ids], guest.settings.decoding)[0] for ids in ([5, 6, 7], [8, 9])]
+    for ids, answer in zip(([5, 6, 7], [8, 9]), answers, strict=True):
+        settings = {"num_denoising_steps": 9, "sampler": "adaptive", "temperature": 0.7, "trim_at_eos": False}
+        seed = seed_of(f"{guest.settings.decoding.seed} 0 {ids}")
+        own = guest.model.generate(torch.tensor([ids]), max_new_tokens=6, seed=seed, **settings).sequences
+        assert answer == own[0, len(ids) : len(ids) + 6].tolist()
+    guest.generate_until(requests()[:2], True)
+    cost = guest.get_model_info()["mdlm"]["tasks"]["task"]["cost"]
+    assert (cost["forward_passes"], cost["written_tokens"]) == (18, 12)
 
 
 def test_an_installed_guest_has_a_name(

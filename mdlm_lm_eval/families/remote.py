@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PretrainedConfig
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForMaskGeneration,
+    PretrainedConfig,
+)
 
 from mdlm_lm_eval.families import WITHOUT_CACHE, Family, register_family
 from mdlm_lm_eval.options import OptionError
@@ -11,7 +17,7 @@ from mdlm_lm_eval.options import OptionError
 
 def offered_class(auto_map: Mapping[str, str]) -> Any:
     """The auto class of a checkpoint's own code, by the `auto_map` of its config."""
-    classes = (AutoModelForMaskedLM, AutoModelForCausalLM)
+    classes = (AutoModelForMaskedLM, AutoModelForCausalLM, AutoModelForMaskGeneration)
     return next((auto_class for auto_class in classes if auto_class.__name__ in auto_map), AutoModel)
 
 
