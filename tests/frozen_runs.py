@@ -82,10 +82,11 @@ def _llama() -> nn.Module:
 @contextmanager
 def in_float64() -> Iterator[None]:
     """Inside the block, whatever is computed in float32 is computed in float64."""
-    before = torch.get_default_dtype()
+    before, softmax = torch.get_default_dtype(), torch.Tensor.softmax
     torch.set_default_dtype(torch.float64)
+    in_double = {"float": torch.Tensor.double, "softmax": lambda logits, dim, dtype=None: softmax(logits, dim)}
     try:
-        with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
+        with mock.patch.multiple(torch.Tensor, **in_double):
             yield
     finally:
         torch.set_default_dtype(before)
