@@ -576,19 +576,33 @@ def test_blocks_that_hold_all_masks_are_said_to_be_one(tmp_path: Path) -> None:
 
 
 def test_one_mask_is_no_plural(tmp_path: Path) -> None:
-    shown = markdown(board(tmp_path, **{f"n{n}": suite_file(n_masks=n) for n in (1, 2, 200)}))
-    assert " | 1 mask | 2 masks | 200 masks |" in shown
-    alone = markdown(board(tmp_path / "one", one=suite_file(n_masks=1)))
+    alone = markdown(board(tmp_path, one=suite_file(n_masks=1)))
     assert "| at 1 mask (%) |" in alone
     assert "1 masks" not in alone
 
 
-def test_the_ranking_is_not_said_twice(tmp_path: Path) -> None:
-    """A curve of the two mask counts that are columns has no table of its own."""
-    shown = board(tmp_path, few=suite_file(n_masks=2), most=suite_file(n_masks=200, accuracy=0.7))
-    assert "Masks appended" not in markdown(shown)
-    more = board(tmp_path, other=suite_file(n_masks=50, accuracy=0.75))
-    assert "Masks appended" in markdown(more)
+def test_a_board_of_positions_alone_shows_these_and_ranks_nothing(tmp_path: Path) -> None:
+    of_rules = {"start": "mdlm_rules_", "n_masks": 50, "limit": 4}
+    shown = board(
+        tmp_path,
+        **{f"p{n}": suite_file(variant=f"_pos{n}", group=f"mdlm_rules_position_pos{n}", **of_rules) for n in (0, 40)},
+    )
+    said = markdown(shown)
+    assert "| model | after 0 distractors, 50 masks (%) | after 40 distractors, 50 masks (%) |" in said
+    assert "here with 64 questions" in said
+    assert not [words for words in ("rank", "Ranked", "mdlm_position", "n = ") if words in said]
+
+
+def test_the_newest_comparison_leads_unless_results_are_full(tmp_path: Path) -> None:
+    """Not a larger table of one score, which a quick start left."""
+    quick = {"quick": suite_file(n_masks=200, limit=50)}
+    of_sweep = {
+        f"{n}{adapter}": suite_file(n_masks=n, limit=10, adapter=adapter) for n in (2, 200) for adapter in (None, "a")
+    }
+    assert [one.setting.limit for one in board(tmp_path, **quick, **of_sweep).sections] == [10, 50]
+    again = {f"later{n}": suite_file(n_masks=n, limit=20) | {"date": 2e9} for n in (2, 200)}
+    assert [one.setting.limit for one in board(tmp_path, **again).sections] == [20, 10, 50]
+    assert board(tmp_path, full=suite_file(n_masks=2)).sections[0].setting.limit is None
 
 
 def test_what_is_apart_for_reasons_of_its_own_is_folded(tmp_path: Path) -> None:

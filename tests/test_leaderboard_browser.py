@@ -59,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
             contents[f"ma{seed}{n}"] = suite_file(n_masks=n, accuracy=0.88 - seed / 100, **model)
     contents["limited"] = suite_file(limit=50, pretrained="org/Dream-v0-Base-7B", weights="Dream-v0-Base-7B")
     write(six_cells(folder / "results"), **contents)
-    assert main(["build", str(folder / "results"), "--output", str(folder / "out"), "--published"]) == 0
+    assert main(["build", str(folder / "results"), "--output", str(folder / "out")]) == 0
     return (folder / "out" / "index.html").as_uri()
 
 

@@ -52,7 +52,6 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--output_path", "--output", help="folder for page, tables, figures, CSV and JSON", **folder)
     build.add_argument("--title", default="", help="the board's name (default: its models)")
     build.add_argument("--baseline", default="", metavar="WORDS", help="the row that differences are to: steps=8")
-    build.add_argument("--published", action="store_true", help="also show scores from papers")
     build.add_argument(
         "--samples", action="store_true", help="also pages of single questions (lm_eval's --log_samples)"
     )
@@ -99,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 def _build(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.build import build
 
-    board = build(options.results, options.output, options.title, options.published, options.samples, options.baseline)
+    board = build(options.results, options.output, options.title, options.samples, options.baseline)
     for path, reason in board.scores.refused:
         print(printable(f"not used: {path}: {reason}"), file=sys.stderr)
     for section in board.sections:

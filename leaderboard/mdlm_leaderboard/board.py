@@ -131,9 +131,10 @@ class Row:
         """The curve of an experiment; empty if it was not measured."""
         return self.curves.get((experiment, series), {})
 
-    def curves_of(self, experiment: str) -> list[tuple[Series, Curve]]:
-        """Every series of an experiment."""
-        return [(series, curve) for (name, series), curve in self.curves.items() if name == experiment]
+    @property
+    def points(self) -> list[tuple[str, Series, Any]]:
+        """Experiment, series and x of each of its accuracies on the suite."""
+        return [(*key, x) for key, curve in self.curves.items() for x in curve if key[0] != BENCHMARKS]
 
     @property
     def benchmarks(self) -> Curve:
@@ -206,22 +207,20 @@ class Section:
         """The identity by which the section's table names a row."""
         return replace(row.who, adapter=row.who.recipe) if self.has_one_seed else row.who
 
-    def curves_of(self, experiment: str) -> list[tuple[Row, Series, Curve]]:
-        """All curves of an experiment, with single seeds instead of their median.
-
-        Empty if the columns of the ranking show all their points.
-        """
-        rows = [one for row in self.rows for one in (row.seeds or (row,))]
-        found = [(row, *one) for row in rows for one in row.curves_of(experiment)]
-        return found if any(self.is_beyond_ranking(row, experiment) for row in self.rows) else []
-
     def is_beyond_ranking(self, row: Row, experiment: str) -> bool:
         """Whether an experiment of the row has points that the columns of the ranking do not show."""
         return experiment != "masks" or bool(row.seeds) or not {*row.curve("masks")} <= {NO_MASKS, *self.pair}
 
+    @property
+    def is_ranked(self) -> bool:
+        """Whether any row has a score to rank by."""
+        return any(row.rank for row in self.rows)
+
     @cached_property
     def columns(self) -> list[Column]:
-        """The columns in which any row has a value."""
+        """The columns in which any row has a value; of rows without a rank, a column for each of their points."""
+        if not self.is_ranked:
+            return [_point(*one) for one in dict.fromkeys(one for row in self.rows for one in row.points)]
         few, most = map(BY_NAME["masks"].at, self.pair)
         counts = {"from_": self.pair[0], "few": few, "most": most}
         found = [one for one in COLUMNS if any(one.of(row, self.pair) for row in self.rows)]
@@ -266,8 +265,8 @@ class Section:
 
     @property
     def n_questions(self) -> int:
-        """The most questions behind a row's accuracy at the larger number of masks."""
-        return max((one.score.n for row in self.rows if (one := at_most(row, self.pair)) and one.score), default=0)
+        """The most questions behind an accuracy."""
+        return max(one.n_questions for row in self.rows for curve in row.curves.values() for one in curve.values())
 
     @property
     def approximate(self) -> list[str]:
@@ -309,7 +308,6 @@ class Board:
     sections: tuple[Section, ...]
     scores: Scores
     wordings: tuple[Wordings, ...] = ()
-    published: pd.DataFrame = field(default_factory=pd.DataFrame)
     notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -323,6 +321,16 @@ class Board:
         for before in self.sections[: self.sections.index(section)]:
             models -= {row.who.model for row in before.rows}
         return {model: note for model, note in self.notes.items() if model in models}
+
+    def labels_of(self, section: Section, row: Row) -> dict[str, Curve]:
+        """The row's accuracies by masks with the examples' true labels and with others, if both were asked."""
+        found = {}
+        for one in self.sections:
+            same = replace(one.setting, fewshot_labels=section.setting.fewshot_labels) == section.setting
+            for other in one.rows:
+                if same and other.who == row.who and other.curve("masks"):
+                    found[str(one.setting.fewshot_labels)] = other.curve("masks")
+        return found if len(found) > 1 else {}
 
     def is_apart(self, section: Section) -> bool:
         """Whether a section is folded on the page: it is set apart for other reasons than the first one."""
@@ -347,6 +355,17 @@ def drop(curve: Curve) -> Interval | None:
     """Largest minus smallest accuracy, in points, paired by set; None for fewer than two points of the curve."""
     found = sorted((one.score for one in curve.values() if one.score), key=lambda score: score.mean)
     return difference(found[0], found[-1]).scaled(100) if len(found) > 1 else None
+
+
+def _point(experiment: str, series: Series, x: Any) -> Column:
+    """The column of one point of an experiment."""
+    words = [BY_NAME[experiment].at(x), *([BY_NAME[experiment].series_words(series)] if series != "" else [])]
+
+    def of(row: Row, _pair: tuple[int, int]) -> Interval | None:
+        found = row.curve(experiment, series).get(x)
+        return found.interval if found else None
+
+    return Column(f"{experiment}-{series}-{x}", f"{', '.join(words)} (%)", "accuracy", of)
 
 
 def _at(n: int, row: Row) -> Interval | None:
@@ -394,15 +413,27 @@ COLUMNS = (
 # Rows
 
 
-def board_of(scores: Scores, title: str, published: pd.DataFrame, notes: Mapping[str, str]) -> Board:
+def board_of(scores: Scores, title: str, notes: Mapping[str, str]) -> Board:
     """Makes the board of a table of scores."""
     table = scores.table
     by_setting = dict(list(table.groupby("setting", sort=False)))
-    size = {setting: own["who"].nunique() for setting, own in by_setting.items()}
-    ordered = sorted(by_setting, key=lambda one: (*_distance(one), -size[one], one.suite_hash or ""))
+    size = {setting: own["place"].nunique() for setting, own in by_setting.items()}
+    dates = [*sorted({one.date for one in scores.files.values()})]
+    newest = {
+        setting: max(dates.index(scores.files[path].date) for path in own["file"].unique())
+        for setting, own in by_setting.items()
+    }
+
+    def order(one: Setting) -> tuple[Any, ...]:
+        is_limited = one.limit is not None
+        # The newest comparison leads, but for full results: a limited table may hold one score alone.
+        which = is_limited, is_limited and size[one] < 2, -newest[one] * is_limited, -size[one]
+        return (*_distance(one)[:3], *which, *_distance(one)[3:], one.suite_hash or "")
+
+    ordered = sorted(by_setting, key=order)
     taken: dict[str, int] = {}
     sections = tuple(_section(by_setting[one], one, ordered[0], taken) for one in ordered)
-    return Board(title, sections, scores, tuple(wordings_of(scores)), published, notes)
+    return Board(title, sections, scores, tuple(wordings_of(scores)), notes)
 
 
 def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[str, int]) -> Section:
@@ -606,8 +637,6 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
         not setting.asks,
         setting.served_by,
         setting.suite_version != current_version(),
-        setting.limit is not None,
-        -(setting.limit or 0),
         *(getattr(setting, name) != standard for name, standard in DEFAULT_SETTINGS.items()),
         setting.asks != "mdlm_rules",
         version,

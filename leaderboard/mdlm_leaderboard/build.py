@@ -24,7 +24,6 @@ from mdlm_lm_eval.results.frame import read_folder
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.redaction import redacted
 
-_PUBLISHED = Path(__file__).with_name("published.csv")  # papers' scores of models that were not measured here
 _OF_ROW = ("model", "adapter", "source", "family", "steps", "unmasking")
 _MOST_FIGURES = 4  # benchmarks of a table that have figures
 _MOST_NAMED = 3  # models that a title names
@@ -33,7 +32,7 @@ _LONGEST_NOTE = 500  # letters
 _YAML_TEXT = "tag:yaml.org,2002:str"
 
 
-def read_board(results: Path, title: str = "", with_published: bool = False, leave_out: Path | None = None) -> Board:
+def read_board(results: Path, title: str = "", leave_out: Path | None = None) -> Board:
     """The board of all result files under `results`, and of the notes about models in its `notes.yaml`.
 
     Raises OptionError if no file can be used, or a note cannot.
@@ -44,9 +43,8 @@ def read_board(results: Path, title: str = "", with_published: bool = False, lea
         what = "holds no usable result file (*.json of lm-eval)" if results.exists() else "does not exist"
         raise OptionError(f"{results} {what}{reasons}")
     title = title or _title_of(scores)
-    published = pd.read_csv(_PUBLISHED, comment="#").fillna({"adapter": ""}) if with_published else pd.DataFrame()
     notes = _notes(results / "notes.yaml", {who.model for who in scores.table["who"]})
-    return board_of(scores, title, published, notes)
+    return board_of(scores, title, notes)
 
 
 def _notes(path: Path, models: set[str]) -> dict[str, str]:
@@ -110,7 +108,6 @@ def build(
     results: Path,
     output: Path,
     title: str = "",
-    with_published: bool = False,
     with_samples: bool = False,
     baseline: str = "",
 ) -> Board:
@@ -124,7 +121,7 @@ def build(
     from mdlm_leaderboard.page.write import markdown, write_page
     from mdlm_lm_eval.results.figure_style import colours_of
 
-    board = read_board(results, title, with_published, leave_out=output.resolve())
+    board = read_board(results, title, leave_out=output.resolve())
     if baseline and not any(section.baseline(baseline) for section in board.sections):
         known = board.sections[0].rows[0].words
         raise OptionError(f"--baseline {baseline}: no row has these words, which are parts of {known}")
@@ -144,12 +141,31 @@ def build(
         points(board).map(_as_text).to_csv(folder / "leaderboard.csv", index=False)
         (folder / "leaderboard.json").write_text(_json(board), encoding="utf-8")
         pages = _write_questions(board, folder) if with_samples else {}
-        write_page(board, findings, pages, folder, baseline)
-        for name in ("figures", "questions"):
+        write_page(board, findings, pages, _write_report(results, board, folder / "report"), folder, baseline)
+        for name in ("figures", "questions", "report"):
             shutil.rmtree(output / name, ignore_errors=True)  # of an earlier build
         for path in folder.iterdir():
             path.replace(output / path.name)
     return board
+
+
+def _write_report(results: Path, board: Board, output: Path) -> dict[str, str]:
+    """Writes the report on models with a plan (`mdlm-sweep --config paper`): id of a row -> its link to the report."""
+    from mdlm_leaderboard.report.write import write_report_of
+    from mdlm_lm_eval.paper.answers import read_models
+
+    if not any(results.rglob("plan.json")):
+        return {}
+    models, refused = read_models(results)
+    planned = [model for model in models if model.plan]
+    if planned:
+        write_report_of(planned, refused, output)
+    places = {
+        (model.weights or model.name, model.adapter_weights or model.adapter): n for n, model in enumerate(planned)
+    }
+    rows = {row.id: row.who for section in board.sections for row in section.rows}
+    found = {id: places.get((who.weights or who.model, who.adapter_weights or who.adapter)) for id, who in rows.items()}
+    return {id: f"report/index.html#model-{n}" for id, n in found.items() if n is not None}
 
 
 def _write_questions(board: Board, folder: Path) -> dict[str, str]:

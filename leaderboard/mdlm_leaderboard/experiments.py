@@ -58,18 +58,18 @@ def places_of(
 
 
 def _n_masks(masks: Series) -> str:
-    return "no masks" if masks == NO_MASKS else f"n = {masks}"
+    return "no masks" if masks == NO_MASKS else f"{masks} mask{'' if masks == 1 else 's'}"
 
 
 _BLOCK, _AFTER = "number of distractor examples before the block", "after {} distractors"
-_BY_PLACE = "Position of the relevant block (`mdlm_locality`)"
-_IN_TURN = "Position of the relevant block at each mask count (`mdlm_position`)"
+_BY_PLACE = "Position of the relevant block"
+_IN_TURN = "Position of the relevant block at each mask count"
 _WRONG, _RIGHT = "number of distractor examples", "number of relevant examples"
 BY_NAME = {
     "masks": Experiment("Masks appended", "number of appended masks", "{} masks"),
     "positions": Experiment(_BY_PLACE, _BLOCK, _AFTER, lambda place: f"question {place}"),
     "positions_by_masks": Experiment(_IN_TURN, _BLOCK, _AFTER, _n_masks),
-    "dots": Experiment("Dots after the answer (`mdlm_slot`)", "number of appended masks or dots", "{} dots"),
+    "dots": Experiment("Dots after the answer", "number of appended masks or dots", "{} dots"),
     "distractors": Experiment(_WRONG.capitalize(), _WRONG, "{} distractors", _n_masks, "fewshot_distractors"),
     "relevant": Experiment(_RIGHT.capitalize(), _RIGHT, "{} relevant", _n_masks, "fewshot_relevant"),
 }

@@ -31,14 +31,15 @@ def write_page(
     board: Board,
     findings: Sequence[Any],
     pages: Mapping[str, str],
+    reports: Mapping[str, str],
     output: Path,
     baseline: str = "",
 ) -> None:
     """Writes `index.html` into `output` beside its figures.
 
-    `findings` are those of `build`, `pages` the pages of questions by the path of their result file. Style and script
-    are in the page, and its content security policy allows only their hashes: text from a result file that looks like a
-    script does not run.
+    `findings` are those of `build`, `pages` the pages of questions by the path of their result file, `reports` links to
+    the report by row. Style and script are in the page, and its content security policy allows only their hashes: text
+    from a result file that looks like a script does not run.
     """
     rows = [row for section in board.sections for row in section.rows]
     chosen = [row.id for section in board.sections if (row := section.baseline(baseline))]
@@ -53,6 +54,7 @@ def write_page(
         board=board,
         findings=findings,
         pages=pages,
+        reports=reports,
         open=[section for section in board.sections if not board.is_apart(section)],
         apart=[section for section in board.sections if board.is_apart(section)],
         **_words(board),
@@ -82,7 +84,7 @@ def _words(board: Board) -> dict[str, Any]:
     return {
         "main": board.main,
         "benchmarked": next((section for section in board.sections if not section.is_suite), None),
-        "has_sources": len(board.published) > 0 or len(sources) > 1,
+        "has_sources": len(sources) > 1,
         "cost_heads": COSTS,
         "experiments": BY_NAME,
         "cost_cells": {id: cells for section in board.sections for id, cells in _cost_cells(section).items()},

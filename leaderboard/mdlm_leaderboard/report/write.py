@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,12 +27,17 @@ from mdlm_lm_eval.results.suite import current_version
 def write_report(results: Path, output: Path) -> list[Judged]:
     """Writes the report of all answers to the few-shot suite under `results` into `output`.
 
-    What was there stays until everything is made. Raises OptionError if no model answered the suite.
+    Raises OptionError if no model answered the suite.
     """
     models, refused = read_models(results)
     if not models:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in refused.items())
         raise OptionError(f"{results} holds no answers of all tasks of the few-shot suite{reasons}")
+    return write_report_of(models, refused, output)
+
+
+def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output: Path) -> list[Judged]:
+    """Writes the report of some models. What was there stays until everything is made."""
     for plan in {model.plan.path: model.plan for model in models if model.plan}.values():
         plan.look(datetime.now(UTC).isoformat(timespec="seconds"))
     verdicts, found = judged(models), sections(models)
