@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiktoken
 import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import (
@@ -16,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from mdlm_lm_eval.checkpoints import load_config, load_denoiser, load_tokenizer
+from mdlm_lm_eval.checkpoints import end_of_turn_ids, load_config, load_denoiser, load_tokenizer
 from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.likelihood.corruptions import Corruption
@@ -87,6 +88,27 @@ def test_steerling_is_its_own_code() -> None:
         prompt, expected = (tensors[f"generate.{number}.{name}"].tolist() for name in ("prompt", "tokens"))
         (found,) = decode(denoiser, [prompt], options, stop_ids=[158], return_completions=True)
         assert (found.token_ids, found.cost.steps) == (expected, setting["passes"])
+
+
+def test_steerlings_tokenizer_is_tiktokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a small vocabulary in the place of cl100k_base, which has ids without a token, too."""
+    ranks = {bytes([n]): n for n in range(256)} | {b"he": 256, b"ll": 257, b"hell": 258, b" o": 259}
+    pattern = r"[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s*[\r\n]+|\s+(?!\S)|\s+"
+    encoding = tiktoken.Encoding(
+        "cl100k_base", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 261}
+    )
+    monkeypatch.setattr(tiktoken, "get_encoding", {"cl100k_base": encoding}.__getitem__)
+    ids = {"pad_token_id": 263, "bos_token_id": 264, "endofchunk_token_id": 265, "mask_token_id": 266, "eot_id": 267}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(ids | {"chat_template": "{{ messages }}"}))
+    config = load_config(str(GOLDEN / "steerling"))
+    config.vocab_size = 268
+    tokenizer = load_tokenizer(str(tmp_path), config=config)
+    for text in ("hello other, hell!\n\n  1234567 Größe\r\n", " o"):
+        assert tokenizer.encode(text) == encoding.encode(text, disallowed_special=())
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.encode("he<|eot_id|>ll<|endoftext|>") == [256, 267, 257, 261]
+    assert (tokenizer.pad_token_id, tokenizer.mask_token_id, tokenizer.eos_token_id) == (263, 266, 261)
+    assert (end_of_turn_ids(tokenizer), tokenizer.chat_template) == (frozenset({267}), "{{ messages }}")
 
 
 @pytest.mark.parametrize("changes", [{"use_epsilon_correction": False}, {"norm_order": "pre"}])

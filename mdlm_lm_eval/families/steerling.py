@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Exaone4Config
+from transformers import Exaone4Config, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.core_model_loading import Split, WeightConverter
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family
 from mdlm_lm_eval.families.config_mapping import plain_rotary, require
+from mdlm_lm_eval.options import OptionError
 
 # Settings of the published code, with the values that make it an EXAONE 4 whose concept heads change nothing.
 SETTINGS: dict[str, tuple[object, ...]] = {
@@ -48,6 +51,46 @@ WEIGHT_NAMES = {
     r"^transformer\.blocks\.(\d+)\.mlp\.c_proj\.": r"model.layers.\1.mlp.down_proj.",
     r"^transformer\.blocks\.(\d+)\.mlp\.c_fc\.": r"model.layers.\1.mlp.c_fc.",
 }
+
+# The keys of `tokenizer_config.json` with the ids of its own special tokens.
+SPECIAL_TOKENS = {
+    "pad_token_id": "<|pad|>",
+    "bos_token_id": "<|bos|>",
+    "endofchunk_token_id": "<|endofchunk|>",
+    "mask_token_id": "<|mask|>",
+    "start_header_id": "<|start_header_id|>",
+    "end_header_id": "<|end_header_id|>",
+    "eot_id": "<|eot_id|>",
+}
+
+
+class SteerlingTokenizer:
+    """tiktoken's cl100k_base with special tokens after it. The checkpoint has no file of it."""
+
+    @staticmethod
+    def from_pretrained(pretrained: str, **source: Any) -> PreTrainedTokenizerFast:
+        """The tokenizer with the special tokens of the checkpoint's settings. Raises OptionError without tiktoken."""
+        try:
+            import tiktoken
+        except ImportError as error:
+            raise OptionError(f"pretrained={pretrained}: its tokenizer is tiktoken's; pip install tiktoken") from error
+        settings, encoding = get_tokenizer_config(pretrained, **source), tiktoken.get_encoding("cl100k_base")
+        names = {number: name for name, number in encoding._special_tokens.items()}
+        names |= {settings[key]: name for key, name in SPECIAL_TOKENS.items() if key in settings}
+        first = len(encoding._mergeable_ranks)
+        special = [names.get(number, f"<|unused_{number}|>") for number in range(first, max(names) + 1)]
+        # The converter's pattern is the same; tiktoken's possessive quantifiers mean something else to it.
+        converter = TikTokenConverter(extra_special_tokens=special)
+        converter.load_tiktoken_bpe = lambda _file: encoding._mergeable_ranks
+        return PreTrainedTokenizerFast(
+            tokenizer_object=converter.converted(),
+            pad_token="<|pad|>",
+            bos_token="<|bos|>",
+            eos_token="<|endoftext|>",
+            mask_token="<|mask|>",
+            chat_template=settings.get("chat_template"),
+            clean_up_tokenization_spaces=False,
+        )
 
 
 def native_config(published: dict[str, Any]) -> Exaone4Config:
@@ -109,6 +152,7 @@ register_family(
         weight_names=WEIGHT_NAMES,
         weight_conversions=weight_conversions,
         adapt=clip_projections,
+        tokenizer_class=lambda _class_name: SteerlingTokenizer,
         unused_weights=("known_head.", "unknown_head."),
         attention=blocks_from_row_start,
         end_of_turn=("<|eot_id|>",),
