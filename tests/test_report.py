@@ -214,6 +214,23 @@ def test_experiments_on_other_tasks_are_drawn(report):
     assert {x: round(one["mean"]) for x, one in points[0]["points"].items()} == {"1": 50, "200": 50}
 
 
+def test_an_autoregressive_model_is_a_reference(tmp_path, capsys):
+    write_run(tmp_path / "results/ours", _steady, n=9, pretrained="organisation/ours")
+    given = {"model": "hf", "pretrained": "organisation/theirs", "accuracy": 0.5, "limit": 9}
+    cells = {f"d{n}": suite_file(distractors=n, **given) for n in (0, 40)}
+    cells |= {f"p{n}": suite_file(variant=f"_pos{n}", **given) for n in (0, 40)}
+    write(tmp_path / "results/theirs", **cells)
+    assert main(["report", str(tmp_path / "results"), "--output_path", str(tmp_path / "page")]) == 0
+    assert "organisation/theirs: It is autoregressive" in capsys.readouterr().out
+    found = json.loads((tmp_path / "page/report.json").read_text("utf-8"))["experiments"]
+    curves = {name: found[name]["curves"].get("organisation/theirs") for name in ("e04", "e05", "e06", "e08")}
+    points = {
+        name: own and {x: round(one["mean"]) for x, one in own[0]["points"].items()} for name, own in curves.items()
+    }
+    assert points == {"e04": {"0": 50}, "e05": {"0": 50, "40": 50}, "e06": None, "e08": {"0": 50, "40": 50}}
+    assert [[one["label"] for one in own] for own in curves.values() if own] == [["no masks"]] * 3
+
+
 def test_the_papers_number_stands_beside_its_own_model_only(report):
     text = (report / "page/report.md").read_text("utf-8")
     own, other = text.split("## organisation")[:2]

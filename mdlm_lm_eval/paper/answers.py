@@ -158,6 +158,11 @@ class Model:
     plan: Plan | None = None
 
     @property
+    def has_masks(self) -> bool:
+        """Whether it answers by filling masks; autoregressive models do not."""
+        return any(one.masks != 0 for one in self.answers)
+
+    @property
     def who(self) -> tuple[Any, ...]:
         """What the files of its answers share, whatever their tasks."""
         return self.name, self.adapter, self.weights, self.adapter_weights, self.setting

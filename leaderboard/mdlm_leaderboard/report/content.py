@@ -55,16 +55,20 @@ class Experiment:
     differs: str = ""
 
     def curves(self, model: Model) -> list[Curve]:
-        """The lines of a model that was asked at two values of x, or more."""
+        """The lines of a model that was asked at two values of x, or more; without masks, at one."""
         found = []
-        for label, own in self.series.items():
-            base = Condition(**{**self.base, **own})
+        bases = {label: Condition(**{**self.base, **own}) for label, own in self.series.items()}
+        if not model.has_masks:
+            without = {replace(one, masks=0, share=None, steps=1, order=""): label for label, one in bases.items()}
+            bases = {label if len(without) > 1 else "no masks": one for one, label in without.items()}
+        for label, base in bases.items():
             values = {one: getattr(one, self.x) for one in model.answers}
             asked = {x: one for one, x in values.items() if x is not None and replace(base, **{self.x: x}) == one}
             if self.at_zero and (first := replace(base, **self.at_zero)) in model.answers:
                 asked[0] = first
+            least = 2 if model.has_masks or self.x != "masks" else 1
             for share in ("", *self.shares):
-                if len(asked) < 2 or (share and not have_letters(model, asked.values())):
+                if len(asked) < least or (share and not have_letters(model, asked.values())):
                     continue
                 points = {x: _point(model.answers[asked[x]], share) for x in sorted(asked)}
                 of_share = [SHARE_NAMES[share]] if share else []
@@ -131,6 +135,8 @@ class Judged:
     @property
     def findings(self) -> list[str]:
         """What was found about masks and about distance, and the number of verdicts of each kind, in sentences."""
+        if not self.model.has_masks:
+            return ["It is autoregressive, a reference for the accuracies: it has no masks, and no claim is about it."]
         if not self.verdicts:
             return ["No claim was asked in full."]
         found = []

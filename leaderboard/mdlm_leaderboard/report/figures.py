@@ -90,6 +90,9 @@ def curves(section: Section) -> Figure:
             xs = [*curve.points]
             of_share = {"color": COLOURS[n % len(COLOURS)], "linestyle": _SHARE_DASHES[curve.share]}
             points = curve.points.values()
+            if xs == [0]:  # without masks
+                axes.axhline(next(iter(points)).mean, label=curve.label, **of_share)
+                continue
             axes.plot(xs, [one.mean for one in points], marker=MARKERS[n % len(MARKERS)], label=curve.label, **of_share)
             if not curve.share:
                 bands = [(one.tasks.low or 0.0, one.tasks.high or 0.0) for one in points]
@@ -102,7 +105,8 @@ def curves(section: Section) -> Figure:
         if len(section.curves) > 1:
             axes.set_title(title)
         axes.set_ylim(-3, 103)
-    xs = sorted({x for own in section.curves.values() for curve in own for x in curve.points})
+    of_curves = [[*curve.points] for own in section.curves.values() for curve in own]
+    xs = sorted({x for own in of_curves if own != [0] for x in own}) or [1, 200]
     for axes in panels:
         axes.set_visible(bool(axes.lines))
         _scale_x(axes, section.x_label, xs)
