@@ -190,18 +190,39 @@ def test_the_page_holds_every_experiment_and_asks_no_server(report):
     assert all((report / "page" / source).is_file() for source in local)
 
 
+def _places(cell):
+    """Experiment, line and x of a planted cell in the report."""
+    if question := cell.get("question"):
+        line = f"question {'in the middle' if question == 'middle' else f'on the {question}'}"
+        return [("e02", line, cell["position"]), *([("e01", line, cell["position"])] * (question == "right"))]
+    if "position" in cell:
+        return [("e08", f"{cell['n_masks']} masks", cell["position"])]
+    if "distractors" in cell:
+        return [("e05", "2 masks" if "n_masks" in cell else "masks of 20% of the prompt", cell["distractors"])]
+    if "n_fillers" in cell:
+        return [("e06", "as decoded", cell["n_fillers"])]
+    if "steps" in cell:
+        rule = {"random": "at random", "confidence": "by confidence"}[cell["unmasking"]]
+        return [("e07", f"40 steps, {rule}", cell["n_masks"])]
+    return [("e04", "as decoded", cell["n_masks"]), ("e07", "one step", cell["n_masks"])]
+
+
 def test_numbers_are_those_of_the_result_files(report):
+    """Every point of E1, E2 and E4 to E8 is the mean of lm-eval's scores in the files of its cell."""
     content = json.loads((report / "page/report.json").read_text("utf-8"))
-    curves = content["experiments"]["e04"]["curves"]["GSAI-ML/LLaDA-8B-Base"]
-    decoded = next(one for one in curves if not one["share"])["points"]
+    n_checked = 0
     for number, cell in enumerate(cells()):
-        if cell.keys() == {"n_masks"}:
-            path = report / f"results/base/cell-{number}/results_cell.json"
-            results = json.loads(path.read_text("utf-8"))["results"].values()
-            scores = [one["exact_match,none"] for one in results if "exact_match,none" in one]
-            assert decoded[str(cell["n_masks"])]["mean"] == pytest.approx(100 * fmean(scores[:16]))
+        path = report / f"results/base/cell-{number}/results_cell.json"
+        scores = [one["exact_match,none"] for one in json.loads(path.read_text("utf-8"))["results"].values()]
+        for experiment, line, x in _places(cell):
+            curves = content["experiments"][experiment]["curves"]["GSAI-ML/LLaDA-8B-Base"]
+            (points,) = (one["points"] for one in curves if one["label"] == line)
+            assert points[str(x)]["mean"] == pytest.approx(100 * fmean(scores))
+            n_checked += 1
+    assert n_checked == 5 + 15 + 9 + 8 + 6 + 10 + 9 + 20
     (card, _) = yaml.safe_load((report / "page/model-index.yaml").read_text("utf-8"))["model-index"]
     metrics = {one["name"]: one["value"] for one in card["results"][0]["metrics"]}
+    decoded = content["experiments"]["e04"]["curves"]["GSAI-ML/LLaDA-8B-Base"][0]["points"]
     assert metrics["200 masks, 640 questions"] == pytest.approx(decoded["200"]["mean"], abs=0.005)
 
 

@@ -20,6 +20,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.paper.answers import Model, read_models
 from mdlm_lm_eval.paper.evidence import mask_counts
 from mdlm_lm_eval.paper.verdict import Verdict, digest
+from mdlm_lm_eval.results.figure_style import figure_style
 from mdlm_lm_eval.results.files import naming
 from mdlm_lm_eval.results.suite import current_version
 
@@ -36,6 +37,7 @@ def write_report(results: Path, output: Path) -> list[Judged]:
     return write_report_of(models, refused, output)
 
 
+@figure_style(svg_fonttype="none")  # text that can be searched and copied, in small files
 def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output: Path) -> list[Judged]:
     """Writes the report of some models. What was there stays until everything is made."""
     for plan in {model.plan.path: model.plan for model in models if model.plan}.values():

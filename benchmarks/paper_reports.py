@@ -1,0 +1,53 @@
+"""Asks the built-in models the paper's questions, and writes the committed report about them.
+
+    python -m benchmarks.paper_reports --hours 1 --processes 2
+    python -m benchmarks.paper_reports --limit 8
+
+Each model is asked by `mdlm-sweep --config paper`, in as many processes as the hours are for. The same command
+continues a killed run. The report's Markdown, numbers and figures go to `leaderboard/paper`; docs/paper.md shows the
+figures of the verdicts.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+MODELS = ("built-in", "built-in-instruct")
+COMMITTED = Path(__file__).parents[1] / "leaderboard" / "paper"
+
+
+def asked(model: str, size: list[str], processes: int, results: Path) -> None:
+    """Asks a model. Raises an error if a process fails."""
+    command = [sys.executable, "-m", "mdlm_lm_eval.sweep", "--config=paper", f"--model_args=pretrained={model}", *size]
+    command.append(f"--output_path={results}")
+    started = [subprocess.Popen([*command, f"--shard={n}/{processes}"]) for n in range(processes)]
+    if failed := [one.args for one in started if one.wait()]:
+        raise RuntimeError(f"failed: {failed}")
+
+
+def write_committed(results: Path) -> None:
+    """Writes the report of all models, and what of it is committed: no page, no PNG and no dark figures."""
+    report = results / "report"
+    command = [sys.executable, "-m", "mdlm_leaderboard", "report", str(results), f"--output_path={report}"]
+    subprocess.run(command, check=True)
+    shutil.rmtree(COMMITTED, ignore_errors=True)
+    shutil.copytree(report / "figures", COMMITTED / "figures", ignore=shutil.ignore_patterns("*.png", "dark"))
+    shutil.copy(report / "report.md", COMMITTED / "README.md")
+    shutil.copy(report / "report.json", COMMITTED)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    size = parser.add_mutually_exclusive_group(required=True)
+    size.add_argument("--hours", type=float, help="of each model")
+    size.add_argument("--limit", type=int, help="questions of each task instead")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--results", type=Path, default=Path("results/paper"))
+    given = parser.parse_args()
+    flag = f"--hours={given.hours}" if given.hours else f"--limit={given.limit}"
+    for model in given.models:
+        asked(model, [flag], given.processes, given.results)
+    write_committed(given.results)
