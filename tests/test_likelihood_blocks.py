@@ -1,5 +1,6 @@
 """Likelihood under block-causal attention, against enumeration over all masks and decoding by definition."""
 
+import copy
 import itertools
 import math
 from dataclasses import replace
@@ -19,6 +20,7 @@ from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from tests.conftest import choice, random_llama, tiny_model, tiny_tokenizer
+from tests.pretended_gpu import PretendedGpu
 
 MASK, VOCABULARY, MAX_LENGTH = 12, 13, 64
 # blocks counted from, shifted logits, block length
@@ -192,6 +194,20 @@ def test_guidance_masks_the_context_before_the_block_too(model: Any, shift: bool
         assert log_likelihoods(denoiser, [request], 4, likelihood="chain", cfg_scale=scale) == pytest.approx(
             [expected], abs=1e-4
         )
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_on_a_gpu_one_pass_has_room_for_a_questions_short_spans(model: Any, shift: bool) -> None:
+    context, options = ids(16, 1), LikelihoodOptions(mc_num=8, check_greedy=False)
+    questions = [LikelihoodRequest(context, ids(4, n), n) for n in range(4)]
+    denoiser = blockwise(copy.deepcopy(model), "row_start", shift, 8)
+    totals = [each.total for each in score(denoiser, questions, options, batch_size=1, max_length=MAX_LENGTH)]
+    n_canvases = denoiser.forward_passes
+    with PretendedGpu() as gpu:
+        gpu.move(denoiser.model)
+        found = score(denoiser, questions, options, batch_size=1, max_length=MAX_LENGTH)
+    assert denoiser.forward_passes - n_canvases == 1 < n_canvases
+    assert [each.total for each in found] == pytest.approx(totals, abs=1e-4)
 
 
 def test_a_family_without_likelihood_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""CUDA graphs on a GPU, where there is one: collections during a capture, and captures that fail."""
+"""On a GPU, where there is one: collections during a capture of a CUDA graph, captures that fail, and fused kernels."""
 
 import gc
 from typing import Any
@@ -7,7 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu import MASK, PAD, SHAPES, random_model
+from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.model import compiled
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import DecodingOptions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -56,3 +61,17 @@ def test_the_device_is_usable_after_a_capture_that_failed() -> None:
     torch.empty(2**28, device="cuda")
     torch.cuda.empty_cache()  # nothing stays in the pool of the capture that failed
     assert torch.cuda.memory_reserved() == held
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-moe"])
+def test_fused_kernels_decode_as_torch_does(name: str) -> None:
+    pytest.importorskip("liger_kernel")
+    attention = FULL_ATTENTION if SHAPES[name].block is None else AttentionPattern(SHAPES[name].block)
+    options, texts = DecodingOptions(n_masks=8), [[3, 4, 5, 6, 7], [8, 9]]
+    answers = []
+    for is_fused in (False, True):
+        model = random_model(SHAPES[name], "cuda", torch.float32)
+        model.config._experts_implementation = "grouped_mm"
+        made = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, attention=attention, fused=is_fused)
+        answers.append(decode(made, texts, options))
+    assert answers[0] == answers[1]

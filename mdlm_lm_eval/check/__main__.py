@@ -237,7 +237,8 @@ def _memory_in_words(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         f"{rows} rows {spent * 1e3:.3g} ms (arithmetic {found['seconds_of_arithmetic'][rows] * 1e3:.3g} ms)"
         for rows, spent in found["seconds_per_pass"].items()
     ]
-    how = "compiled" if found["compiled"] else "CUDA graphs" if found["cuda_graphs"] else "not compiled"
+    how = "compiled" if found["compiled"] else "fused" if found["fused"] else "not compiled"
+    how += ", CUDA graphs" if found["cuda_graphs"] else ""
     weights = f"reading the weights {found['seconds_of_bandwidth'] * 1e3:.3g} ms"
     return [("memory", memory), ("a pass", f"{found['canvas_tokens']} tokens: {', '.join(seconds)}, {weights}, {how}")]
 

@@ -303,6 +303,7 @@ def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequ
             str(rows): 2 * n_parameters * rows * length / operations_per_second for rows in seconds
         },
         "compiled": denoiser.compiled,
+        "fused": dict(denoiser.fused),
         "cuda_graphs": denoiser.graphs is not None,
     }
 

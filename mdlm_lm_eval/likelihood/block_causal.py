@@ -9,8 +9,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, chunks
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.likelihood.scored_passes import Scoring, merged, take
 from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, Column, ContextRow, FinishedBlocks, Span
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
@@ -66,6 +67,31 @@ def _trajectories_of_blocks(scoring: Scoring, index: int, request: LikelihoodReq
     return trajectories
 
 
+class _Room(NamedTuple):
+    """A pass has room for so many `spans`, and for more if they have at most so many `tokens`."""
+
+    spans: int
+    tokens: int
+
+    def has(self, spans: Sequence[Span]) -> bool:
+        """Whether one pass has room for all of these."""
+        return len(spans) <= self.spans or sum(len(span.token_ids) for span in spans) <= self.tokens
+
+    def parts(self, spans: Sequence[Span]) -> list[list[Span]]:
+        """The spans of each pass, in their order."""
+        found: list[list[Span]] = []
+        for span in spans:
+            if found and self.has([*found[-1], span]):
+                found[-1].append(span)
+            else:
+                found.append([span])
+        return found
+
+    def widest(self, spans: Sequence[Span]) -> int:
+        """The most columns of a pass over spans no longer than these, each with the token before it."""
+        return max(self.spans * (max(len(span.token_ids) for span in spans) + 1), 2 * self.tokens)
+
+
 def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> list[list[Trajectory]]:
     """Adds the terms of all blocks to the totals; returns the trajectories of each request's blocks.
 
@@ -77,21 +103,22 @@ def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> lis
     block_length = denoiser.attention.block_length or longest
     # A pass runs at most as many positions as one over `batch_size` canvases under full attention.
     most_spans = scoring.batch_size * max(1, math.ceil(longest / block_length))
-    if denoiser.device.type == "cuda":
-        most_spans = max(most_spans, _SPAN_TOKENS_ON_GPU // block_length)
-    most_spans = min(most_spans, max(1, _SPAN_TOKENS // block_length))
+    room = _Room(
+        spans=min(most_spans, max(1, _SPAN_TOKENS // block_length)),
+        tokens=_SPAN_TOKENS_ON_GPU if denoiser.device.type == "cuda" else 0,
+    )
     trajectories: list[list[Trajectory]] = [[] for _ in requests]
     walking = replace(scoring, corruptions_of=None)
-    for batch in _batches(scoring, _context_rows(scoring, requests), most_spans):
+    for batch in _batches(scoring, _context_rows(scoring, requests), room):
         of_batch = [trajectory for row in batch for trajectory in row.trajectories]
         for trajectory in of_batch:
             trajectories[trajectory.index].append(trajectory)
         spans = [span for row in batch for span in row.spans]
-        several = len(spans) > most_spans or (scoring.walks and any(len(t.masked) > 1 for t in of_batch))
-        widest = most_spans * (max(len(span.token_ids) for span in spans) + 1) if spans and several else 0
+        several = len(room.parts(spans)) > 1 or (scoring.walks and any(len(t.masked) > 1 for t in of_batch))
+        widest = room.widest(spans) if spans and several else 0
         finished = FinishedBlocks(denoiser, batch, widest)
         while spans:
-            for part in chunks(spans, most_spans):
+            for part in room.parts(spans):
                 take(scoring, part, finished.logits(part, options.cfg_scale), strict=True)
             stopped = set() if scoring.corruptions_of is None else {t.index for t in of_batch if not t.is_greedy}
             spans = []
@@ -136,22 +163,22 @@ def _add_request(scoring: Scoring, row: ContextRow, index: int, request: Likelih
     row.trajectories += trajectories
 
 
-def _batches(scoring: Scoring, rows: Iterator[ContextRow], most_spans: int) -> Iterator[list[ContextRow]]:
+def _batches(scoring: Scoring, rows: Iterator[ContextRow], room: _Room) -> Iterator[list[ContextRow]]:
     """Batches of rows with their first spans; a batch has several rows only if one pass has room for all their spans.
 
     Rows with and without a shared prefix are in different batches, as the latter run more columns.
     """
     batch: list[ContextRow] = []
-    n_spans = 0
+    spans: list[Span] = []
     for row in rows:
         row.spans = merged(scoring, row.trajectories, Span)
         differs = bool(batch) and (batch[0].prefix is None) != (row.prefix is None)
-        if batch and (differs or len(batch) == scoring.batch_size or n_spans + len(row.spans) > most_spans):
+        if batch and (differs or len(batch) == scoring.batch_size or not room.has([*spans, *row.spans])):
             yield batch
-            batch, n_spans = [], 0
+            batch, spans = [], []
         for span in row.spans:
             span.row = len(batch)
         batch.append(row)
-        n_spans += len(row.spans)
+        spans += row.spans
     if batch:
         yield batch
