@@ -108,7 +108,9 @@ def test_mdlm_check_finds_a_tokenizer_that_knows_no_word(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("mdlm_lm_eval.check.__main__.TEXTS", ("W1 W2 W3 w4",))
     given = _parser().parse_args([str(bert_folder), "--gen_toks", "4", "--requests", "0"])
-    assert check(given)["verdict"] == "fault: 60% of the prompts' tokens are unknown to the tokenizer"
+    found = check(given)
+    assert found["verdict"] == "fault: 60% of the prompts' tokens are unknown to the tokenizer"
+    assert found["noise_floor"]["left_out"].startswith("the tokenizer does not know English; ")
     path = bert_folder / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": {"type": "Lowercase"}}))
     assert check(given)["verdict"] == "no fault"

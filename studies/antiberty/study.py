@@ -292,6 +292,8 @@ def table() -> str:
         return score_of_sets({"": [(pair, one) for pair, own in by_pair.items() for one in own]})
 
     def change(first: Score, second: Score, mark: str = "") -> str:
+        if first == second:
+            return "equal"
         found = difference(first, second).scaled(100)
         within = found.low is not None and found.high is not None and found.low > -LEAST and found.high < LEAST
         return f"{found.signed}{mark}{' =' if within else ''}"
