@@ -206,7 +206,7 @@ def main() -> None:
         n_same += not names
         if names:
             print(run, names, flush=True)
-    print(f"{n_same} of {len(runs)} runs are as they were; in the others differ {dict(parts)}")
+    print(f"{n_same} of {len(runs)} runs are as they were; the others differ in: {dict(parts)}")
     sys.exit(n_same < len(runs))
 
 

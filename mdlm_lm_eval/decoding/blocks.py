@@ -32,8 +32,8 @@ class Structure:
 
     shift: whether the model's outputs predict the next token.
     is_causal: whether blocks see nothing after them.
-    is_whole: whether every pass runs whole canvases, under full attention.
-    is_cut: whether a pass over a block runs nothing after it.
+    is_whole: whether a canvas is run from its first column on, under full attention and without a cache.
+    is_cut: whether a pass over a block neither runs nor sees what follows it.
     is_strict: whether a mask must exceed `confidence_threshold`. It must in block diffusion, except with
         Nemotron-Labs-Diffusion.
     runs_later: whether a pass runs all blocks from the row's own on, until no mask is left.

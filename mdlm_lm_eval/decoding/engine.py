@@ -5,7 +5,7 @@ writes. Then each row moves on by itself: to its next step, its next stage or bl
 canvas takes. Nothing in a row depends on the others.
 
 The columns that a pass runs:
-    full attention, exact: the whole canvas.
+    full attention without a cache: the whole canvas; with `append_blocks`, up to the block's end.
     block-causal: the row's block, with the remembered keys and values of earlier blocks, which never see later tokens.
         A finished block is run once more, with the text that follows it, so that the keys and values of its final
         tokens are remembered. With `cache=none`, the canvas up to the block's end.
@@ -220,7 +220,7 @@ def _readers(
     if batch.options.end_think_boost:
         readers.append(RaisedEndOfThinking(batch, end_think_ids))
     if structure.needs.history:
-        readers.append(History.of(batch, n_lanes))
+        readers.append(History(batch, n_lanes))
     if isinstance(logits, Hindsight):
         readers.append(logits)
     return readers

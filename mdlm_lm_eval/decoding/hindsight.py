@@ -6,7 +6,6 @@ sees the canvas alone, so that one pass gives both (arXiv 2507.18578).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,17 +32,18 @@ class Shadow:
     n_columns: int
 
     @classmethod
-    def of(cls, rows: Any, number: Tensor, n_before: Tensor, length: int) -> "Shadow":
-        """The shadow of blocks `number` [R] with `n_before` [R] slots before them and at most `length` slots in them.
-
-        rows: R canvases, with `tokens`, `slot_number` and `block_of` [R, T].
-        """
-        slot = n_before[:, None] + torch.arange(length, device=number.device)  # [R, B]
-        columns = (rows.slot_number[:, None] == slot[..., None]).long().argmax(2)
-        is_there = rows.block_of.gather(1, columns) == number[:, None]
-        n_columns = rows.tokens.shape[1]
+    def of(cls, window: Window, length: int) -> "Shadow":
+        """The shadow of each row's block, of at most `length` slots."""
+        lanes = window.lanes[:, 0]
+        tokens, slots, blocks = (
+            torch.from_numpy(each[lanes]) for each in (window.of.tokens, window.of.slots, window.of.blocks)
+        )
+        slot = torch.from_numpy(window.before) + torch.arange(length)  # [R, B]
+        columns = (slots[:, None] == slot[..., None]).long().argmax(2)
+        is_there = blocks.gather(1, columns) == torch.from_numpy(window.numbers)
+        n_columns = tokens.shape[1]
         columns = columns.where(is_there, n_columns - 1)
-        return cls(columns, rows.tokens.gather(1, columns), is_there, n_columns)
+        return cls(columns, tokens.gather(1, columns), is_there, n_columns)
 
     def on(self, device: torch.device) -> "Shadow":
         """The shadow on a device; nothing waits for the copy."""
@@ -54,9 +54,7 @@ class Shadow:
         """[R, B] bool, the tokens whose probability is needed: all that are no masks."""
         return (self.tokens != mask_token_id) & self.is_there
 
-    def logits(
-        self, denoiser: Denoiser, columns: Tensor, tokens: Tensor, is_real: Tensor, positions: Tensor | None
-    ) -> Tensor:
+    def logits(self, denoiser: Denoiser, columns: Tensor, tokens: Tensor, is_real: Tensor, positions: Tensor) -> Tensor:
         """Logits [N, V] at `positions` [N] of the flattened windows with `tokens` [R, W] and the shadow after them."""
         itself = columns[:, None] == self.columns[..., None]  # [R, B, W]
         real, there = is_real[:, None], self.is_there[:, None]  # [R, 1, W], [R, 1, B]
@@ -89,7 +87,7 @@ class Hindsight(PlaceLogits, Reader):
     def of(self, asked: Asked) -> Tensor:
         """Logits [N, V] at the places of the canvases; those of the shadow are kept as probabilities."""
         window, batch = asked.window, self.batch
-        shadow = self._shadow = self._shadow_of(window)
+        shadow = self._shadow = Shadow.of(window, batch.most_slots)
         n_rows, width = asked.tokens.shape
         length = shadow.columns.shape[1]
         of_canvas = asked.at + asked.place * length
@@ -118,16 +116,6 @@ class Hindsight(PlaceLogits, Reader):
         probabilities = torch.from_numpy(found["hindsight"]).view(shadow.columns.shape)
         wanted = shadow.wanted(self.batch.mask_token_id)
         return {"hindsight": shadow.onto(probabilities * wanted, torch.from_numpy(asked.window.columns))}
-
-    def _shadow_of(self, window: Window) -> Shadow:
-        lanes = window.lanes[:, 0]
-        canvases = SimpleNamespace(
-            tokens=torch.from_numpy(window.of.tokens[lanes]),
-            slot_number=torch.from_numpy(window.of.slots[lanes]),
-            block_of=torch.from_numpy(window.of.blocks[lanes]),
-        )
-        numbers, before = torch.from_numpy(window.numbers[:, 0]), torch.from_numpy(window.before[:, 0])
-        return Shadow.of(canvases, numbers, before, self.batch.most_slots)
 
     def _lengths(self, window: Window) -> Numbers:
         """The length [P, 1] of each canvas."""

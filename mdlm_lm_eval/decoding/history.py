@@ -1,6 +1,6 @@
 """The changes of each mask's distribution in the last passes, for samplers that compare passes."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,38 +22,23 @@ class History(Reader):
     Distributions lie on the device, changes on the host; both are zeros for slots that no pass has predicted yet.
     """
 
-    def __init__(
-        self,
-        n_lanes: int,
-        n_slots: int,
-        vocabulary: int,
-        passes: int,
-        columns: int,
-        device: torch.device,
-        banned_ids: Collection[int] = (),
-    ) -> None:
-        self.banned_ids = banned_ids
-        self._before = torch.zeros(n_lanes, n_slots, vocabulary, device=device)
-        self._changes = torch.zeros(n_lanes, passes, columns)
-
-    @classmethod
-    def of(cls, batch: Batch, n_lanes: int) -> "History":
-        """The history of a batch, without the tokens that are never proposed."""
+    def __init__(self, batch: Batch, n_lanes: int) -> None:
+        self.banned_ids = batch.work.banned_ids
         n_slots = max(len(canvas.slots) for canvas in batch.canvases)
-        sizes = n_slots, batch.denoiser.vocab_size, batch.structure.needs.history, batch.n_columns
-        return cls(n_lanes, *sizes, batch.device, batch.work.banned_ids)
+        self._before = torch.zeros(n_lanes, n_slots, batch.denoiser.vocab_size, device=batch.device)
+        self._changes = torch.zeros(n_lanes, batch.structure.needs.history, batch.n_columns)
 
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
-        """Remembers the distributions, and sends their divergences [N] from those before."""
+        """Remembers the distributions, without tokens that are never proposed; sends their divergences [N]."""
         for banned_id in self.banned_ids:
             logits.select(1, banned_id).fill_(-torch.inf)
         device = logits.device
-        return {"divergence": self.add(logits, as_tensor(asked.lane, device), as_tensor(asked.slot, device))}
+        return {"divergence": self._add(logits, as_tensor(asked.lane, device), as_tensor(asked.slot, device))}
 
     def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
         """`View.divergence`."""
         now, columns = asked.onto_window(found["divergence"]), asked.window.columns
-        return {"divergence": self.divergences(torch.from_numpy(now), torch.from_numpy(columns))}
+        return {"divergence": self._divergences(torch.from_numpy(now), torch.from_numpy(columns))}
 
     def enter(self, lanes: Tensor) -> None:
         """Forgets the rows that were in `lanes` [K]."""
@@ -65,7 +50,7 @@ class History(Reader):
         self._before = self._before[to_device(lanes, self._before.device)]
         self._changes = self._changes[lanes]
 
-    def add(self, logits: Tensor, row: Tensor, slots: Tensor) -> Tensor:
+    def _add(self, logits: Tensor, row: Tensor, slots: Tensor) -> Tensor:
         """Remembers the distributions of `logits` [N, V] at `slots` [N] of `row` [N].
 
         Returns their Kullback-Leibler divergences [N] from those of the pass before, in nats.
@@ -78,7 +63,7 @@ class History(Reader):
             self._before[row[part], slots[part]] = probabilities
         return torch.cat(found)
 
-    def divergences(self, now: Tensor, columns: Tensor) -> Tensor:
+    def _divergences(self, now: Tensor, columns: Tensor) -> Tensor:
         """The changes of the last H passes [R, H, W] at the window's `columns` [R, W]; `now` [R, W] are this pass's."""
         on_canvas = torch.zeros_like(self._changes[:, 0]).scatter(1, columns, now)  # [R, T]
         self._changes = torch.cat([self._changes[:, 1:], on_canvas[:, None]], 1)

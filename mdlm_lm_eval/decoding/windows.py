@@ -61,7 +61,10 @@ class Window(NamedTuple):
 
 
 def next_window(batch: Batch, lanes: Lanes) -> Window:
-    """The window of a wide pass over the rows that need one, or else of a pass over all others."""
+    """The window of a wide pass over the rows that need one, or else of a pass over all others.
+
+    With a cache that waits, wide passes run once half of the rows need one.
+    """
     rows = [row for row in lanes.rows if row is not None]
     wide = [row for row in rows if row.is_wide]
     if wide and (not batch.structure.cache.waits or 2 * len(wide) >= len(rows)):

@@ -10,8 +10,7 @@ It refuses or counts what CUDA would refuse, wait for or get wrong:
     mixed devices    operators over tensors of several devices (a number of the host is allowed where CUDA allows it)
     waits            `.item()`, nonzero, boolean indices, copies to pageable memory
     blocking copies  from pageable memory, and indices of the host
-    races            copies from and to pinned memory are done when their event is waited for; until then the host finds
-                     garbage, and must not overwrite what it sends
+    races            copies from pinned memory are done when the host waits; until then it must not overwrite them
     order            of two writes at one index the first wins, as on a GPU it may
     graphs           nothing runs while one is recorded; a replay runs on the recorded tensors, and memory that nobody
                      held when it was complete is garbage

@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 from tests.pretended_gpu.attention import attend
 from tests.pretended_gpu.graphs import Capture, Graph
 from tests.pretended_gpu.tensors import GpuTensor, with_number
-from tests.pretended_gpu.transfers import Event
 
 if TYPE_CHECKING:
     from tests.pretended_gpu.device import PretendedGpu
@@ -83,7 +82,6 @@ def functions_of_cuda(gpu: "PretendedGpu") -> Iterator[None]:
         "current_stream": lambda *_: gpu.stream,
         "set_stream": lambda stream: setattr(gpu, "stream", stream),
         "synchronize": lambda *_: gpu.transfers.finish(),
-        "Event": functools.partial(Event, gpu.transfers),
         "CUDAGraph": functools.partial(Graph, gpu),
         "graph": functools.partial(Capture, gpu),
         "is_current_stream_capturing": lambda: gpu.graph is not None,

@@ -199,10 +199,7 @@ class PretendedGpu(TorchDispatchMode):
             return target
         values = numbers_of(source)
         if non_blocking and self.transfers.is_pinned(target):
-            if self.graph is not None:
-                raise PretendedGpuError(f"a copy to the host while a graph is recorded, at {place()}")
-            self.transfers.down(target, values)
-            return target
+            raise PretendedGpuError(f"a copy to the host that nobody waits for, at {place()}")
         self.wait("copy to pageable memory")
         return target if values.is_meta else target.copy_(values)
 
@@ -210,7 +207,7 @@ class PretendedGpu(TorchDispatchMode):
         if self.graph is not None:
             raise PretendedGpuError(f"a copy from the host while a graph is recorded, at {place()}")
         if not is_waited_for and self.transfers.is_pinned(source):
-            self.transfers.up(source)
+            self.transfers.begin(source)
         else:
             self._blocks("a copy to the device")
 

@@ -9,10 +9,13 @@ from torch import Tensor
 
 from tests.pretended_gpu.report import PretendedGpuError
 from tests.pretended_gpu.tensors import bytes_of, storage_of, tensors_in
-from tests.pretended_gpu.transfers import GARBAGE
 
 if TYPE_CHECKING:
     from tests.pretended_gpu.device import PretendedGpu
+
+
+# What memory holds that nobody owns any more.
+GARBAGE = 0x55
 
 
 class Kernel(NamedTuple):

@@ -20,9 +20,8 @@ class Report:
 
     waits: the host waits for the device: `.item()`, `.cpu()`, nonzero, a boolean index, a copy to pageable memory.
     blocking_copies: from pageable memory to the device; CUDA runs the stream empty first.
-    copies_up, copies_down: between pinned memory and the device, which nobody waits for.
+    copies_up: from pinned memory to the device, which nobody waits for.
     copies_between: from one device to another.
-    events: how often the host waited for an event, as for the copies of a pass before the last.
     kernels: launches, by zone: "model" inside the forward of a model that `move_to_gpu` moved, else "outside".
     captured, replayed: graphs. One replay is one launch.
     attention: what scaled_dot_product_attention was asked for, by (kernel, mask): see `attention.py`.
@@ -33,9 +32,7 @@ class Report:
     waits: Counter[str] = field(default_factory=Counter)
     blocking_copies: Counter[str] = field(default_factory=Counter)
     copies_up: int = 0
-    copies_down: int = 0
     copies_between: int = 0
-    events: int = 0
     kernels: Counter[str] = field(default_factory=Counter)
     captured: int = 0
     replayed: int = 0
