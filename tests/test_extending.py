@@ -254,7 +254,7 @@ def test_a_few_shot_rule_and_a_column_of_the_leaderboard(checkout: tuple[Path, P
         "print(len(manager.load(['mdlm_tree_smallest'])['tasks']['mdlm_tree_smallest'].dataset['test']))\n"
         "from mdlm_leaderboard.__main__ import main; main(['build', results, '--output_path', 'site'])"
     )
-    results = ROOT / "leaderboard/suite-2.0/subsets"
+    results = ROOT / "leaderboard/results"
     done = python(code, str(results), path=checkout)
     assert "1000\n" in done.stdout
     assert "counts" in (checkout[0] / "site" / "leaderboard.csv").read_text(encoding="utf-8")

@@ -136,6 +136,20 @@ def test_the_registered_analysis_of_planted_models() -> None:
     assert rows["`sft`: 200 masks minus 199 dots"].changes == pytest.approx([-62.5] * 8)
     text = study_tables.tables(seeds)
     assert "9 seeds were trained; the 8 that read count" in text
-    assert "| 8 | 50.0 → 100.0, 100.0 | – |" in text
+    assert "8,base,50.00,100.00,100.00," in study_tables.csv_files(seeds)["models.csv"]
     assert "| `sft` | 100.0 (100…100) | 37.5 (38…38) | 100.0 (100…100) | 100.0 (100…100) | 62.5 (62…62) |" in text
     assert shipping.conditions(found[0], "built-in")[2:] == [True, False]
+
+
+def test_the_documents_say_what_follows_from_the_committed_answers(tmp_path: Path) -> None:
+    found = study_tables.read_study()
+    for (place, documents), text in zip(study_tables.PLACES.items(), study_tables.texts(found).values(), strict=True):
+        for document in documents:
+            assert f"<!-- {place} -->\n{text}\n<!-- end -->" in document.read_text(encoding="utf-8"), (
+                "training.study_tables --write"
+            )
+    for name, table in study_tables.csv_files(found).items():
+        assert (study_tables.ANSWERS / name).read_text(encoding="utf-8") == table
+    study_tables.write_figure(found, tmp_path)
+    for made in tmp_path.iterdir():
+        assert made.read_bytes() == (study_tables.ROOT / "docs/figures" / made.name).read_bytes()

@@ -18,7 +18,7 @@ from training.study_tables import read_study, reading
 LEAST = 80.0  # percent of each stratum with 2 masks
 #: README's example under its three labellings: letters of two answered questions, and the answer of the third.
 LABELLINGS = (("BA", "C"), ("AC", "B"), ("CB", "A"))
-OPTIONS = ("(A) camel, (B) knit, (C) quirky", "(A) write, (B) shiny, (C) tiger", "(A) gloomy, (B) lion, (C) climb")
+OPTIONS = ("(A) zebra, (B) invent, (C) clever", "(A) write, (B) shiny, (C) tiger", "(A) clumsy, (B) lion, (C) gather")
 
 
 def conditions(models: Mapping[str, Any], base: str) -> list[bool]:

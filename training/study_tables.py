@@ -26,7 +26,14 @@ from training.study import ANSWERS, ARMS, N_READING, SEEDS, read_seed, reads
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/built_in_model.md"
 #: Place in a document -> the documents that have it.
-PLACES = {"study": (PAGE,), "finding": (ROOT / "README.md", PAGE), "repair": (ROOT / "finetune/README.md", PAGE)}
+PLACES = {
+    "study": (PAGE,),
+    "finding": (ROOT / "README.md", PAGE),
+    "control": (PAGE,),
+    "repair": (ROOT / "finetune/README.md", PAGE),
+    "shipped": (ROOT / "mdlm_lm_eval/default_model/README.md",),
+}
+SHIPPED = 19  # the seed of `built-in` and `built-in-instruct`
 PRIMARY = [name for name, arm in ARMS.items() if not arm.is_secondary]
 SECONDARY = [name for name, arm in ARMS.items() if arm.is_secondary]
 #: The two contrasts of the registration, the first arm minus the second.
@@ -112,18 +119,39 @@ def finding(study: Study) -> str:
         "better": f"wins a median of {over.median.mean:.1f} points",
     }.get(verdict, f"changes accuracy by a median of {over.median.mean:+.1f} points")
     return (
-        f"Over {len(over.changes)} models of 1.1 million parameters, padding answers with EOS that is predicted, as "
-        f"LLaDA's own fine-tuning does, {effect} with 200 masks, compared with masks as padding ({_ends(over)}; worse "
-        f"in {below} of {len(over.changes)}, {chance(over.p)}). {collapsed(predicted)} lose more than 30 points; with "
-        f"masks as padding, {collapsed(masks)} do."
+        f"Over {len(over.changes)} models of 1.1 million parameters{_so_far(over)}, padding answers with EOS that is "
+        f"predicted, as LLaDA's own fine-tuning does, {effect} with 200 masks, compared with masks as padding "
+        f"({_ends(over)}; worse in {below} of {len(over.changes)}, {chance(over.p)}). {collapsed(predicted)} lose more "
+        f"than 30 points; with masks as padding, {collapsed(masks)} do."
     )
+
+
+def control(study: Study) -> str:
+    """How masks and dots compare before and after fine-tuning, as sentences."""
+    parts = []
+    for arm, words in (
+        ("base", "Before fine-tuning"),
+        ("sft", "After SFT with predicted EOS"),
+        ("sft-masks", "After SFT with masks as padding"),
+    ):
+        of_masks, of_dots = (changes(study, arm, arm, ending, minus=("2",)) for ending in ("200", "dots"))
+        apart = changes(study, arm, arm, "200", minus=("dots",))
+        parts.append(
+            f"{words}, 200 masks instead of 2 change accuracy by {signed(of_masks)} points, and 199 dots by "
+            f"{signed(of_dots)}; masks minus dots: {signed(apart)}, {chance(apart.p)}."
+        )
+    return " ".join(parts)
+
+
+def _so_far(over: OverModels) -> str:
+    return f" (so far; {N_READING} are registered)" if len(over.changes) < N_READING else ""
 
 
 def repair(study: Study) -> str:
     """What CE and TV do after EOS padding, as sentences."""
     over, with_tv, without, verdict = primary(study)["TV"]
     parts = [
-        f"CE + TV is {over.median.mean:+z.1f} points above CE only with 200 masks, as a median over "
+        f"CE + TV minus CE only is a median of {over.median.mean:+z.1f} points with 200 masks over "
         f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}: {verdict})."
     ]
     for arm, words in (("sft-ce", "CE only"), ("sft-ce-tv", "CE + TV")):
@@ -149,7 +177,6 @@ def _ends(over: OverModels) -> str:
 def tables(study: Study) -> str:
     """The tables of the study as Markdown, each with a line of explanation before it."""
     found = reading(study)
-    n_secondary = sum(set(SECONDARY) <= models.keys() for models in found.values())
     return "\n\n".join(
         (
             f"{len(study)} seeds were trained; the {len(found)} that read count. Medians over them, in percent of 384 "
@@ -160,12 +187,6 @@ def tables(study: Study) -> str:
             _primary(found),
             "Secondary, in points; tests that hold by Holm's method over this table are marked *:",
             _secondary(found),
-            "Every model, percent right with 2 masks → 200 masks, and with 199 dots:",
-            _models(study, PRIMARY),
-            f"The further arms, of the first {n_secondary} seeds that read:",
-            _models({seed: models for seed, models in found.items() if set(SECONDARY) <= models.keys()}, SECONDARY),
-            "Strata: percent right with 2 → 200 masks, medians over models:",
-            _strata(found),
         )
     )
 
@@ -213,32 +234,38 @@ def _secondary(found: Study) -> str:
     return markdown_table(["difference", "median", "all", "sign test"], cells)
 
 
-def _models(some: Study, arms: Sequence[str]) -> str:
-    rows = []
-    for seed, models in some.items():
-        of = [models.get(arm) for arm in arms]
-        rows.append([str(seed), *(_endings(model) if model else "–" for model in of)])
-    return markdown_table(["seed", *(f"`{arm}`" for arm in arms)], rows)
-
-
-def _endings(model: Mapping[str, Any]) -> str:
-    few, many, dots = (percent(model, ending) for ending in WORDS)
-    return f"{few:.1f} → {many:.1f}, {dots:.1f}"
-
-
-def _strata(found: Study) -> str:
-    by_arm = {}
+def csv_files(study: Study) -> dict[str, str]:
+    """Name -> content of the files beside the answers: percent right of every model, and medians of every stratum."""
+    endings = [(ending, measure) for measure in asking.MEASURES for ending in WORDS]
+    heads = ["seed", "arm", *(f"{measure}, {WORDS[ending]}" for ending, measure in endings)]
+    of_models = [
+        [str(seed), arm, *(f"{percent(model, *what):.2f}" for what in endings)]
+        for seed, models in study.items()
+        for arm, model in models.items()
+    ]
+    of_strata = [["arm", "stratum", "questions", *WORDS.values()]]
+    found = reading(study)
     for arm in PRIMARY:
-        answers = [models[arm]["answers"][str(OUTCOME)] for models in found.values() if arm in models]
-        by_arm[arm] = [[strata(one[ending]) for one in answers] for ending in ("2", "200")]
-    names = {name: n for name, (_, n) in by_arm["base"][0][0].items()}
+        answers = [models[arm]["answers"][str(OUTCOME)] for models in found.values()]
+        shares = {ending: [strata(one[ending]) for one in answers] for ending in WORDS}
+        for name, (_, n) in shares["2"][0].items():
+            medians = (f"{median(one[name][0] for one in of):.2f}" for of in shares.values())
+            of_strata.append([arm, f'"{name}"', str(n), *medians])
+    files = {"models.csv": [[f'"{head}"' for head in heads], *of_models], "strata.csv": of_strata}
+    return {name: "".join(",".join(row) + "\n" for row in rows) for name, rows in files.items()}
+
+
+def _shipped(study: Study) -> str:
+    """Strata of the shipped models, with 2 masks, 200 masks and 199 dots."""
+    of_arms = [
+        [strata(study[SHIPPED][arm]["answers"][str(OUTCOME)][ending]) for ending in WORDS] for arm in ("base", "sft")
+    ]
     rows = []
-    for name, n in names.items():
-        if name.startswith("examples"):
-            continue  # 24 questions
-        cells = (" → ".join(f"{median(one[name][0] for one in of):.0f}" for of in by_arm[arm]) for arm in PRIMARY)
-        rows.append([name, str(n), *cells])
-    return markdown_table(["stratum", "questions", *(f"`{arm}`" for arm in PRIMARY)], rows)
+    for name, (_, n) in of_arms[0][0].items():
+        cells = (" → ".join(f"{one[name][0]:.1f}" for one in of[:2]) + f", {of[2][name][0]:.1f}" for of in of_arms)
+        if not name.startswith("examples"):
+            rows.append([name, str(n), *cells])
+    return markdown_table(["stratum", "questions", "`built-in`", "`built-in-instruct`"], rows)
 
 
 def compact(text: str) -> str:
@@ -250,7 +277,13 @@ def compact(text: str) -> str:
 def texts(study: Study) -> dict[str, str]:
     """Place -> its text."""
     found = reading(study)
-    return {"study": compact(tables(study)), "finding": finding(found), "repair": repair(found)}
+    return {
+        "study": compact(tables(study)),
+        "finding": finding(found),
+        "control": control(found),
+        "repair": repair(found),
+        "shipped": compact(_shipped(study)),
+    }
 
 
 # The figure
@@ -301,6 +334,8 @@ def main() -> None:
             for document in documents:
                 replace_table(document, place, found[place])
         write_figure(study, ROOT / "docs/figures")
+        for name, text in csv_files(study).items():
+            (ANSWERS / name).write_text(text, encoding="utf-8")
     else:
         print(*found.values(), sep="\n\n")
 
