@@ -36,9 +36,16 @@ def cells() -> Iterator[dict[str, Any]]:
             yield {"variant": f"_pos{position}", "n_masks": n_masks, "position": position}
 
 
-def write_run(folder: Path, planted: Planted, *, n: int = 200, seed: int = 0, **of_file: Any) -> None:
-    """Writes a result file for each cell, with `n` questions a task, in the layout of a sweep."""
+def write_run(
+    folder: Path, planted: Planted, *, n: int = 200, seed: int = 0, only: set[str] = frozenset(), **of_file: Any
+) -> None:
+    """Writes a result file for each cell, with `n` questions a task, in the layout of a sweep.
+
+    only: the names that a cell has to have and no others, by default any.
+    """
     for number, cell in enumerate(cells()):
+        if only and cell.keys() != only:
+            continue
         given = {name: value for name, value in cell.items() if name not in ("question", "position")}
         content = suite_file(limit=n, **given, **of_file)
         tasks = content["config"]["mdlm"]["tasks"]
@@ -54,8 +61,7 @@ def write_run(folder: Path, planted: Planted, *, n: int = 200, seed: int = 0, **
 
 def write_analysis(path: Path, name: str, rows: list[dict[str, Any]], **settings: Any) -> None:
     """Writes an analysis as a cell of a sweep, with these settings of the cell."""
-    summary = {"groups": [{"group": "masks", "gradient": 0.1, "band": None, "tasks": 16}]}
-    content = {"settings": {"pretrained": "organisation/model"}, "rows": rows, "summary": summary}
+    content = {"settings": {"pretrained": "organisation/model"}, "rows": rows, "summary": {"groups": []}}
     content["config"] = {"mdlm_sweep": {"settings": settings}}
     path.mkdir(parents=True)
     (path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")

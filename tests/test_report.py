@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from mdlm_leaderboard.__main__ import main
+from mdlm_leaderboard.report.content import judged, sections
 from mdlm_lm_eval.paper.answers import read_models
 from mdlm_lm_eval.paper.evidence import evidence_of
 from mdlm_lm_eval.paper.verdict import decide
@@ -88,6 +89,19 @@ def test_a_model_that_ends_the_text_everywhere_is_still_judged_among_letters(tmp
     assert found["masks_among_letters"].kind == "reproduced"
 
 
+def test_an_adapter_is_judged_against_the_base_with_its_weights(tmp_path):
+    masks_alone = {"n": 60, "only": {"n_masks"}}
+    for weights, planted in (("a" * 64, _masks_distract), ("b" * 64, _steady)):
+        write_run(tmp_path / weights[0], planted, weights=weights, **masks_alone)
+    write_run(tmp_path / "adapted", _steady, weights="a" * 64, adapter="out/ma", **masks_alone)
+    found = {one.model.title: one.verdicts for one in judged(read_models(tmp_path)[0])}
+    assert found["built-in + out/ma"]["fine_tuning"].kind == "reproduced"
+    assert "fine_tuning" not in found["built-in (weights aaaaaaa)"]
+    (tmp_path / "a").rename(tmp_path.parent / "elsewhere")
+    (adapted,) = (one for one in judged(read_models(tmp_path)[0]) if one.model.adapter)
+    assert "fine_tuning" not in adapted.verdicts
+
+
 def test_results_that_disagree_are_not_used(tmp_path):
     for name, change in {"a": {}, "b": {}, "c": {"accuracy": 0.7}, "d": {"accuracy": 0.7, "limit": 900}}.items():
         write(tmp_path / name, results_cell=suite_file(n_masks=2, **{"limit": 800, **change}))
@@ -133,6 +147,42 @@ def test_an_analysis_is_of_the_model_with_its_weights_loading_and_prompts(tmp_pa
     assert {model.title for model in models} == {f"built-in (weights {7 * name})" for name in "ab"}
     assert len(refused) == 10
     assert {reason.split()[0] for reason in refused.values()} == {"is", "was"}
+
+
+def _leaves(content, place=()):
+    if not isinstance(content, dict | list) or not content:
+        yield place
+        return
+    for key, value in [*(content.items() if isinstance(content, dict) else enumerate(content))][:3]:
+        yield from _leaves(value, (*place, key))
+
+
+def test_no_value_of_a_strangers_plan_or_analysis_ends_a_report(tmp_path):
+    """Each is used or named with a reason."""
+    own = {"weights": "a" * 64, "task": "mdlm_context", "model_args": {}, "metadata": {}}
+    content = suite_file(n_masks=2)
+    content["config"]["mdlm_sweep"] = {"settings": own}
+    write(tmp_path / "model/cell", results_cell=content)
+    write_analysis(tmp_path / "model/analyses/groups", "attribution_groups", _gradients(2.0), **own)
+    plan = {"cells": {"model/cell": {"questions": 9}}, "declared": {"masks": {}}, "left_out": {"model/x": "why"}}
+    write(tmp_path / "model", plan=plan, looks=["2026"])
+    for path in (*tmp_path.rglob("plan.json"), *tmp_path.rglob("looks.json"), *tmp_path.rglob("attribution_*.json")):
+        good = path.read_text("utf-8")
+        n_used = 0
+        for place in _leaves(json.loads(good)):
+            for value in (None, True, -1, 10**400, "a/b" * 99, ["a", {}], {"a": [1]}):
+                changed = inside = json.loads(good)
+                for key in place[:-1]:
+                    inside = inside[key]
+                inside[place[-1]] = value
+                path.write_text(json.dumps(changed), encoding="utf-8")
+                models, refused = read_models(tmp_path)
+                judged(models)
+                assert sections(models) is not None
+                assert {*refused} <= {path.relative_to(tmp_path).as_posix(), "model/plan.json"}
+                n_used += not refused
+        assert n_used
+        path.write_text(good, encoding="utf-8")
 
 
 class _Page(HTMLParser):

@@ -1,7 +1,8 @@
 """Reads the answers of the few-shot suite from result files: for each model, condition and task, a sign a question."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from mdlm_lm_eval.results.files import UnusableFile, check_inside, read_json, wr
 from mdlm_lm_eval.results.frame import MASKS, read_folder, setting_of
 from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.printable import printable
-from mdlm_lm_eval.results.recorded import ANALYSIS, check_types
+from mdlm_lm_eval.results.recorded import ANALYSIS, LOOKS, PLAN, check_types
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves
 from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, suite_task, task_names
@@ -22,6 +23,7 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 _IN_CONDITION = MASKS | {"steps", "steps_per_block", "unmasking", "n_fillers", "filler"}
 _TRUE_LABELS = "true"
+_LOOKS = "looks.json"  # beside a plan
 _OF_PROMPTS = ("fewshot_seed", "fewshot_template")
 # Settings of a sweep's cell that decide a model's logits, beside its weights and loading arguments.
 _OF_LOGITS = ("model", "adapter_weights", "plugins", "apply_chat_template", "system_instruction", "task_suite")
@@ -33,11 +35,11 @@ BESIDE = (
     "mdlm_classification_nearest_first",
     "mdlm_classification_nearest_last",
 )
-#: Analysis -> the task that a report draws it for.
+#: Analysis -> the task that a report draws it for, what identifies a row within a task, and the row's values.
 _ANALYSED = {
-    "attribution_groups": "mdlm_context",
-    "attribution_examples": "mdlm_slot",
-    "confidence": "mdlm_context",
+    "attribution_groups": ("mdlm_context", ("question", "group"), ("gradient",)),
+    "attribution_examples": ("mdlm_slot", ("reordering", "place"), ("gradient",)),
+    "confidence": ("mdlm_context", ("question", "n_masks"), ("confidence", "entropy")),
 }
 
 
@@ -95,18 +97,25 @@ class Answers:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run of `mdlm-sweep --config paper` is going to ask (`plan.json`), and which cells have no result yet."""
+    """What a run of `mdlm-sweep --config paper` is going to ask (`plan.json`).
+
+    missing: the cells without a result. looks: dates of reports that were made while there were such cells.
+    """
 
     path: Path
     content: Mapping[str, Any]
     missing: tuple[str, ...]
+    looks: list[str]
 
     @classmethod
     def read(cls, path: Path) -> "Plan":
         """Reads a plan in the folder of its model. Raises UnusableFile."""
-        content = read_json(path)
-        cells = content["cells"] if isinstance(content, dict) and "cells" in content else {}
-        return cls(path, content, tuple(name for name in cells if not _is_done(path.parents[1] / name)))
+        check_types(content := read_json(path), PLAN)
+        looks: list[str] = []
+        if (before := path.with_name(_LOOKS)).exists():
+            check_types(looks := read_json(before), LOOKS)
+        missing = (name for name in content["cells"] if not (path.parents[1] / name).exists())
+        return cls(path, content, tuple(missing), looks)
 
     def questions(self, file: ResultFile) -> int | None:
         """The planned number of questions of each task of a file; None if it is not in the plan."""
@@ -116,16 +125,11 @@ class Plan:
         cell = self.content["cells"].get(folder.relative_to(self.path.parents[1]).as_posix())
         return cell and int(cell["questions"])
 
-    @property
-    def looks(self) -> list[str]:
-        """The dates of reports that were made before all cells had a result."""
-        path = self.path.with_name("looks.json")
-        return list(read_json(path)) if path.exists() else []
-
     def look(self, date: str) -> None:
         """Counts a report, if cells are missing."""
         if self.missing:
-            write_whole(self.path.with_name("looks.json"), json.dumps([*self.looks, date]) + "\n")
+            self.looks.append(date)
+            write_whole(self.path.with_name(_LOOKS), json.dumps(self.looks) + "\n")
 
 
 @dataclass
@@ -176,7 +180,13 @@ class Model:
 def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
     """The models with answers to the suite under `folder`, and the files that are not used, each with its reason."""
     files, refused = read_folder(folder)
-    plans = [Plan.read(path) for path in sorted(folder.rglob("plan.json"))]
+    plans = []
+    for path in sorted(folder.rglob("plan.json")):
+        try:
+            check_inside(path, folder)
+            plans.append(Plan.read(path))
+        except UnusableFile as error:
+            refused[printable(path.relative_to(folder).as_posix())] = str(error)
     models: dict[tuple[Any, ...], Model] = {}
     beside: list[ResultFile] = []
     for file in files:
@@ -262,13 +272,6 @@ def _name(models: Iterable[Model]) -> None:
             model.title = f"{name} ({', '.join(own) or 'otherwise'})" if len(same) > 1 else name
 
 
-def _is_done(folder: Path) -> bool:
-    """Whether a cell's folder holds a result, or an analysis with its summary."""
-    if (folder / "results_cell.json").exists():
-        return True
-    return any(read_json(path).get("summary") for path in folder.glob("*.json"))
-
-
 def _who(file: ResultFile, result: TaskResult) -> tuple[Any, ...]:
     """Name, adapter, digests of both, and setting of the model that made a file."""
     record = file.mdlm or _settings_of_cell(file.config)
@@ -322,7 +325,7 @@ def _decoding(result: TaskResult, masks_inside: int = 0) -> dict[str, Any]:
 
 def _add_analyses(folder: Path, models: Iterable[Model], refused: dict[str, str]) -> None:
     """Gives each finished analysis of a sweep to the models that it is of; of several, the one with the most rows."""
-    for name, task in _ANALYSED.items():
+    for name, (task, of_row, values) in _ANALYSED.items():
         for path in sorted(folder.rglob(f"{name}.json")):
             place = printable(path.relative_to(folder).as_posix())
             if "/." in f"/{place}":
@@ -334,6 +337,8 @@ def _add_analyses(folder: Path, models: Iterable[Model], refused: dict[str, str]
                 settings = _settings_of_cell(content.get("config") or {})
                 if settings.get("task") != task or not _is_standard(settings.get("metadata") or {}):
                     raise UnusableFile(f"was not made by a sweep of {task} with its standard examples")
+                if not content["summary"] or not _is_whole(content["rows"], of_row, values):
+                    raise UnusableFile("lacks numbers of some questions or tasks")
                 logits = _logits(str(content["settings"].get("pretrained")), settings)
                 own = [model for model in models if logits in model.logits]
                 if not own:
@@ -344,6 +349,15 @@ def _add_analyses(folder: Path, models: Iterable[Model], refused: dict[str, str]
             for model in own:
                 if len(model.analyses.get(name, {}).get("rows", ())) < len(content["rows"]):
                     model.analyses[name] = content
+
+
+def _is_whole(rows: Sequence[Mapping[str, Any]], of_row: Sequence[str], values: Sequence[str]) -> bool:
+    """Whether all 16 tasks have the same rows, each once, with their values. Gradients have logarithms."""
+    names = [(suite_task(row["task"]), *(row.get(name) for name in of_row)) for row in rows]
+    tasks, *others = ({name[n] for name in names} for n in range(1 + len(of_row)))
+    is_known = {task.task for task in tasks if task} == task_names() and not any(None in own for own in others)
+    is_full = len({*names}) == len(rows) == math.prod(map(len, (tasks, *others)))
+    return is_known and is_full and all(name in row and row.get("gradient") != 0 for row in rows for name in values)
 
 
 def _settings_of_cell(config: Mapping[str, Any]) -> Mapping[str, Any]:

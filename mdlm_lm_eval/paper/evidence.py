@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -171,9 +170,8 @@ def _gradients_of_examples(model: Model) -> Evidence | None:
 
 
 def _rows(model: Model, analysis: str) -> pd.DataFrame | None:
-    """The rows of an analysis that is complete; None if it was not made."""
-    content: Mapping[str, Any] = model.analyses.get(analysis) or {}
-    return pd.DataFrame(content["rows"]) if content.get("summary") else None
+    """The rows of an analysis; None if it was not made."""
+    return pd.DataFrame(model.analyses[analysis]["rows"]) if analysis in model.analyses else None
 
 
 def _paired(

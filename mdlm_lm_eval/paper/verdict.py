@@ -104,11 +104,14 @@ def digest() -> str:
     return hashlib.sha256(_TABLE.read_bytes()).hexdigest()
 
 
-def decide(evidence: Mapping[str, Evidence], declared: Collection[str] = ()) -> dict[str, Verdict]:
+def decide(
+    evidence: Mapping[str, Evidence], declared: Collection[str] = (), before: Mapping[str, Verdict] | None = None
+) -> dict[str, Verdict]:
     """The verdicts on claims: name -> evidence, also of claims that turn out to be untestable.
 
     declared: all claims of the run, as planned before answers were seen; Holm's method corrects for them, whether they
         have evidence yet or not. By default, those with evidence.
+    before: the verdicts on the model without its adapter, whose loss fine-tuning recovers.
     """
     asked = {name: claim for name, claim in claims().items() if name in evidence}
     n_claims = len({*evidence, *declared})
@@ -122,7 +125,7 @@ def decide(evidence: Mapping[str, Evidence], declared: Collection[str] = ()) -> 
         needed = None
         if name in untestable:
             kind, words = untestable[name]
-        elif claim.needs and found[claim.needs].kind != "reproduced":
+        elif claim.needs and not _is_reproduced(before if name == "fine_tuning" and before else found, claim.needs):
             kind, words = "nothing to recover", "nothing to recover: no loss to masks is reproduced"
         else:
             kind = words = _kind(claim.delta, low, high)
@@ -210,6 +213,10 @@ def _gate(claim: Claim, evidence: Evidence) -> tuple[Kind, str] | None:
     if claim.ceiling is not None and evidence.reference > claim.ceiling:
         return "at the ceiling", f"at the ceiling: {evidence.reference:.1f}% right with “{claim.reference}”"
     return None
+
+
+def _is_reproduced(verdicts: Mapping[str, Verdict], name: str) -> bool:
+    return name in verdicts and verdicts[name].kind == "reproduced"
 
 
 def _kind(delta: float, low: float, high: float) -> Kind:

@@ -18,7 +18,6 @@ LARGEST = 1e100  # the largest score: figures compute its square
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Amount = Annotated[float, Field(ge=0, le=1e18)]
 Bounds = Annotated[list[Count], Field(min_length=2, max_length=2)]
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | int
 Scalar = str | int | float | bool | None
 
 
@@ -241,7 +240,10 @@ class RowOfAnalysis(TypedDict, total=False):
     predicted: str
     answer: str
     questions: Count
+    n_masks: Count
     gradient: Amount
+    confidence: Amount
+    entropy: Amount
 
 
 class OfAnalysis(TypedDict, total=False):
@@ -251,13 +253,28 @@ class OfAnalysis(TypedDict, total=False):
 
 
 class Analysis(TypedDict, total=False):
-    """A file of `mdlm-attribution`. `summary` has means over tasks and their bands, and is empty before the end."""
+    """A file of `mdlm-attribution`. `summary` is empty before the end."""
 
     __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     settings: Required[dict[str, Any]]
     rows: Required[list[RowOfAnalysis]]
-    summary: Required[dict[str, list[dict[str, str | Number | None]]]]
+    summary: Required[dict[str, Any]]
     config: OfAnalysis | None
+
+
+class CellOfPlan(TypedDict):
+    """What a plan asks in one cell."""
+
+    questions: Count
+
+
+class OfPlan(TypedDict):
+    """A plan of the paper's experiments (`plan.json`)."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    cells: dict[str, CellOfPlan]
+    declared: dict[str, Any]
+    left_out: dict[str, str]
 
 
 class Sample(TypedDict):
@@ -280,7 +297,8 @@ class Answered(Sample, total=False):
     resps: Required[list[list[Any]]]
 
 
-RECORDED, CHECK_RECORD, ANALYSIS = TypeAdapter(Recorded), TypeAdapter(CheckRecord), TypeAdapter(Analysis)
+RECORDED, CHECK_RECORD = TypeAdapter(Recorded), TypeAdapter(CheckRecord)
+ANALYSIS, PLAN, LOOKS = TypeAdapter(Analysis), TypeAdapter(OfPlan), TypeAdapter(list[str])
 SAMPLES, ANSWERED = TypeAdapter(list[Sample]), TypeAdapter(list[Answered])
 
 

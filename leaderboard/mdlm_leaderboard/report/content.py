@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from mdlm_lm_eval.analyses.report import over_tasks
 from mdlm_lm_eval.paper.answers import Answers, Condition, Model
 from mdlm_lm_eval.paper.evidence import FEW, MANY, MASKS, evidence_of, have_letters
 from mdlm_lm_eval.paper.verdict import Kind, Verdict, decide
@@ -178,12 +179,13 @@ _OF_PLACES = {"right": "after", "left": "before", "middle": "among"}
 
 def judged(models: Sequence[Model]) -> list[Judged]:
     """The verdicts on each model. An adapter is judged against its own base."""
-    found = []
-    for model in models:
-        bases = [one for one in models if model.adapter and one.is_base_of(model)]
-        evidence = evidence_of(model, bases[0] if bases else None)
-        found.append(Judged(model, decide(evidence, model.plan.content["declared"] if model.plan else ())))
-    return found
+
+    def verdicts(model: Model) -> dict[str, Verdict]:
+        base = next((one for one in models if model.adapter and one.is_base_of(model)), None)
+        declared = model.plan.content["declared"] if model.plan else ()
+        return decide(evidence_of(model, base), declared, verdicts(base) if base else None)
+
+    return [Judged(model, verdicts(model)) for model in models]
 
 
 def published_effect(verdict: Verdict, model: Model) -> tuple[str, float, float] | None:
@@ -265,34 +267,37 @@ _NOT_NORMALISED = "The paper does not state how it normalised gradients; here th
 
 @dataclass(frozen=True)
 class _Analysis:
-    """A section of an analysis. values: columns that are drawn -> the parts of the summary that have them."""
+    """A section of an analysis: columns of its rows that are drawn, by another one."""
 
     name: str
     title: str
     figure: str
+    by: str
     x_label: str
-    values: Mapping[str, str]
+    values: Sequence[str]
     differs: str = ""
 
 
 _ANALYSES = {
     "attribution_groups": _Analysis(
-        "table1", "Gradients at masks and at text", "table 1", "", {"gradient": "groups"}, _NOT_NORMALISED
+        "table1", "Gradients at masks and at text", "table 1", "group", "", ["gradient"], _NOT_NORMALISED
     ),
     "attribution_examples": _Analysis(
         "e03",
         "Gradients of each example",
         "3",
+        "place",
         "place of the example, from the first",
-        {"gradient": "places"},
+        ["gradient"],
         _NOT_NORMALISED,
     ),
     "confidence": _Analysis(
         "e13",
         "Confidence at the answer's mask",
         "24",
+        "n_masks",
         "masks",
-        {"confidence": "confidence", "entropy": "entropy"},
+        ["confidence", "entropy"],
     ),
 }
 
@@ -301,12 +306,12 @@ def _analyses(models: Sequence[Model]) -> list[Section]:
     """Sections of the gradient analyses and of confidence: their means over tasks."""
     found = []
     for analysis, one in _ANALYSES.items():
-        done = {model.title: model.analyses[analysis]["summary"] for model in models if analysis in model.analyses}
-        if not done:
+        rows_of = {model.title: model.analyses[analysis]["rows"] for model in models if analysis in model.analyses}
+        if not rows_of:
             continue
         frames = {
-            value: {title: pd.DataFrame(summary[part]) for title, summary in done.items()}
-            for value, part in one.values.items()
+            value: {title: pd.DataFrame(over_tasks(rows, value, [one.by])) for title, rows in rows_of.items()}
+            for value in one.values
         }
         first = next(iter(next(iter(frames.values())).values()))
         rows = [
