@@ -103,7 +103,7 @@ def _run(
     else:
         run_here(sweep, tasks, claims)
     done = [cell for cell in sweep.cells if cell.name not in claims.failures]
-    if with_scores := [cell for cell in done if not cell.analysis]:
+    if (with_scores := [cell for cell in done if not cell.analysis]) and not sweep.study:
         print(reports.table(with_scores, claims.output, baseline))
     for name, sentence in claims.failures.items():
         print(f"{COMMAND}: failed: {name}: {sentence}", file=sys.stderr)

@@ -23,9 +23,9 @@ _LETTERS, _HANDLE = 19, 8  # of a legend: letters an inch, and those that a line
 #: Value of an analysis -> its axis.
 _VALUES = {
     "gradient": "gradient norm (largest = 1)",
-    "confidence": "probability of the likeliest token",
+    "confidence": "confidence",
     "entropy": "entropy (nats)",
-    "loss": "loss from 1 to 200 masks (points)",
+    "loss": "loss to 200 masks (points)",
 }
 _BY_COUNT = ("masks", "dots", "n_masks")
 
