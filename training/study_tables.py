@@ -122,7 +122,7 @@ def finding(study: Study) -> str:
         f"Over {len(over.changes)} models of 1.1 million parameters{_so_far(over)}, padding answers with EOS that is "
         f"predicted, as LLaDA's own fine-tuning does, {effect} with 200 masks, compared with masks as padding "
         f"({_ends(over)}; worse in {below} of {len(over.changes)}, {chance(over.p)}). {collapsed(predicted)} lose more "
-        f"than 30 points; with masks as padding, {collapsed(masks)} do."
+        f"than 30 points; with masks as padding, {collapsed(masks)} do. The registered verdict: {verdict}."
     )
 
 
