@@ -55,8 +55,7 @@ def test_all_experiments_of_one_model_are_one_row(tmp_path: Path) -> None:
             first=suite_file(variant="_right_pos0", group="mdlm_locality_right_pos0"),
             last=suite_file(variant="_right_pos40", group="mdlm_locality_right_pos40"),
             first_open=suite_file(variant="_pos0", group="mdlm_position_pos0", n_masks=200),
-            bare=suite_file(n_masks=2, relevant=0, accuracy=0.4),
-            fewer=suite_file(n_masks=2, distractors=10, accuracy=0.9),
+            share=suite_file(mask_ratio=0.2),
         )
     )[:1]
     assert {key: list(curve) for key, curve in row.curves.items()} == {
@@ -64,8 +63,7 @@ def test_all_experiments_of_one_model_are_one_row(tmp_path: Path) -> None:
         ("positions", "right"): [0, 40],
         ("positions_by_masks", 200): [0],
         ("dots", ""): [0, 200],
-        ("distractors", 2): [10, 40],
-        ("relevant", 2): [0, 10],
+        ("shares", ""): [20],
     }
     assert (row.who.decoding, row.who.family) == (("steps=1", "bfloat16"), "llada")
     estimate = row.curve("masks")[200]
@@ -451,15 +449,6 @@ def test_points_that_not_all_seeds_have_are_in_no_mean(tmp_path: Path) -> None:
     (mean,) = read_board(write(tmp_path, **contents)).sections[0].rows
     assert list(mean.curve("masks")) == [200]
     assert list(mean.seeds[0].curve("masks")) == [2, 200]
-
-
-def test_context_gain_is_what_the_examples_add(tmp_path: Path) -> None:
-    contents = {"with": suite_file(n_masks=2), "without": suite_file(n_masks=2, relevant=0, accuracy=0.75, spread=0.0)}
-    contents["many"] = suite_file(n_masks=200)
-    board = read_board(write(tmp_path, **contents))
-    gain = column(board, "context_gain", board.sections[0].rows[0])
-    assert gain.mean == pytest.approx(5)
-    assert gain.is_significant
 
 
 def test_rankings_of_several_wordings_have_their_tau(tmp_path: Path) -> None:

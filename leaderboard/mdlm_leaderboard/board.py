@@ -393,10 +393,6 @@ def _share(row: Row, pair: tuple[int, int], name: str) -> Interval | None:
     return share.interval.scaled(100) if share else None
 
 
-def _context_gain(row: Row, pair: tuple[int, int]) -> Interval | None:
-    return change(row.curve("relevant", pair[0]), DEFAULT_SETTINGS["fewshot_relevant"], 0)
-
-
 COLUMNS = (
     Column("most", "at {most} (%)", "accuracy, by which rows are ranked", lambda row, pair: _at(pair[1], row)),
     Column("few", "at {few} (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
@@ -406,7 +402,6 @@ COLUMNS = (
     Column("pairs", "whole sets (%)", "sets of which all three askings are right, at {most}", _pairs),
     Column("dots_loss", "loss to dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),
     Column("gap", "locality gap", "best minus worst position", lambda row, _: drop(row.curve("positions", "right"))),
-    Column("context_gain", "context gain", "accuracy at {few} minus that without relevant examples", _context_gain),
 )
 
 
@@ -488,8 +483,6 @@ def _curves(table: pd.DataFrame) -> dict[tuple[str, Series], dict[Any, Estimate]
     return {
         (name, series): curve if name == BENCHMARKS else dict(sorted(curve.items()))
         for (name, series), curve in ordered
-        # If x is a setting of the suite, a single point is already in the row's other columns.
-        if name == BENCHMARKS or len(curve) > 1 or not BY_NAME[name].beyond
     }
 
 

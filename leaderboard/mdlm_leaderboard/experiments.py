@@ -18,14 +18,12 @@ class Experiment:
 
     head: an x in words, in the plural.
     series_words: returns a series in words.
-    beyond: the suite's setting that is x; curves over it belong to the rows of its standard value.
     """
 
     title: str
     x_label: str
     head: str
     series_words: Callable[[Any], str] = str
-    beyond: str = ""
 
     def at(self, x: int) -> str:
         """An x in words, in the singular for 1."""
@@ -33,9 +31,7 @@ class Experiment:
         return words.removesuffix("s") if x == 1 else words
 
 
-def places_of(
-    task: SuiteTask, masks: int | None, mask_ratio: float | None, fillers: int, relevant: int, distractors: int
-) -> dict[str, tuple[Series, int]]:
+def places_of(task: SuiteTask, masks: int | None, ratio: float | None, fillers: int) -> dict[str, tuple[Series, int]]:
     """The experiments that a task's score belongs to: name -> its series and x.
 
     `masks` is None if questions differ in their number of masks.
@@ -45,15 +41,10 @@ def places_of(
         found["dots"] = "", fillers
     if task.question:
         found["positions"] = task.question, task.position or 0
-    if task.is_open_ended and task.position is not None and masks is not None:
-        found["positions_by_masks"] = masks, task.position
-    if task.is_open_ended and task.position is None:
-        if masks is not None:
-            found |= {"masks": ("", masks), "relevant": (masks, relevant)}
-        if mask_ratio is not None:
-            found["distractors"] = f"{100 * mask_ratio:g}%", distractors
-        elif masks in (NO_MASKS, 2):
-            found["distractors"] = masks, distractors
+    if task.is_open_ended and ratio is not None and task.position is None:
+        found["shares"] = "", round(100 * ratio)
+    if task.is_open_ended and masks is not None:
+        found |= {"masks": ("", masks)} if task.position is None else {"positions_by_masks": (masks, task.position)}
     return found
 
 
@@ -64,12 +55,10 @@ def _n_masks(masks: Series) -> str:
 _BLOCK, _AFTER = "number of distractor examples before the block", "after {} distractors"
 _BY_PLACE = "Position of the relevant block"
 _IN_TURN = "Position of the relevant block at each mask count"
-_WRONG, _RIGHT = "number of distractor examples", "number of relevant examples"
 BY_NAME = {
     "masks": Experiment("Masks appended", "number of appended masks", "{} masks"),
+    "shares": Experiment("Masks as a share of the prompt", "masks, in percent of the prompt's tokens", "{}% masks"),
     "positions": Experiment(_BY_PLACE, _BLOCK, _AFTER, lambda place: f"question {place}"),
     "positions_by_masks": Experiment(_IN_TURN, _BLOCK, _AFTER, _n_masks),
     "dots": Experiment("Dots after the answer", "number of appended masks or dots", "{} dots"),
-    "distractors": Experiment(_WRONG.capitalize(), _WRONG, "{} distractors", _n_masks, "fewshot_distractors"),
-    "relevant": Experiment(_RIGHT.capitalize(), _RIGHT, "{} relevant", _n_masks, "fewshot_relevant"),
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, places_of
+from mdlm_leaderboard.experiments import AUTOREGRESSIVE, NO_MASKS, places_of
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
@@ -218,14 +218,11 @@ def _suite_lines(file: ResultFile, row: Mapping[str, Any], task: SuiteTask) -> I
     }
     ratio, (low, high) = result.options.get("mask_ratio"), result.effective.get("asked_masks", (NO_MASKS, NO_MASKS))
     masks, fillers = low if low == high and ratio is None else None, result.options.get("n_fillers") or 0
-    places = places_of(task, masks, ratio, fillers, given["fewshot_relevant"], given["fewshot_distractors"])
     facts: dict[str, Any] = {name: getattr(file, name) for name in ("served_by", "limit", "chat_template")}
     setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
     of_task = {"name": result.name, "task": task.task, "result": result, "who": _suite_who(file, result, task)}
-    for name, (series, x) in places.items():
-        beyond = BY_NAME[name].beyond
-        standard: dict[str, Any] = {beyond: DEFAULT_SETTINGS[beyond]} if beyond else {}
-        yield _line(row, **of_task, experiment=name, setting=replace(setting, **standard), series=series, x=x)
+    for name, (series, x) in places_of(task, masks, ratio, fillers).items():
+        yield _line(row, **of_task, experiment=name, setting=setting, series=series, x=x)
 
 
 def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
