@@ -6,9 +6,10 @@ canvas takes. Nothing in a row depends on the others.
 
 The columns that a pass runs:
     full attention without a cache: the whole canvas; with `append_blocks`, up to the block's end.
-    block-causal: the row's block, with the remembered keys and values of earlier blocks, which never see later tokens.
-        A finished block is run once more, with the text that follows it, so that the keys and values of its final
-        tokens are remembered. With `cache=none`, the canvas up to the block's end.
+    block-causal: first the blocks before the first slot's, once. Then the row's block, with the remembered keys and
+        values of earlier blocks, which never see later tokens. A finished block, but for the last, is run once more,
+        with the text that follows it, so that the keys and values of its final tokens are remembered. If it predicts
+        the next token, that pass may also fill it. With `cache=none`, a pass runs the canvas up to the block's end.
     a cache that is renewed at each block: the whole canvas in a block's first pass; then the block, with or without
         the columns after it, and the keys and values that the first pass computed for all others.
 """
