@@ -1,15 +1,13 @@
-"""The host's time a pass outside the model, which is added to a GPU's.
+"""The host's time a pass of likelihoods outside the model, which is added to a GPU's.
 
     OMP_NUM_THREADS=1 python benchmarks/host_time.py
 
-With 512 tokens of vocabulary it holds the kernels' arithmetic over [N, V], which a GPU's host does not do; with 16 that
-is next to nothing, and Python and the dispatch of operators remain. After a model that runs on this CPU they find its
-caches full of the model's numbers; after one that answers at once they do not.
+It holds the kernels' arithmetic over [N, V], which a GPU's host does not do, for 512 tokens of vocabulary. That of
+decoding is measured by `benchmarks/host_share.py`.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -18,34 +16,12 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mdlm_lm_eval.decoding.canvas import build_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
-from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.options import LikelihoodOptions
 
 MASK, PAD = 2, 0
-
-
-@dataclass(frozen=True)
-class Mode:
-    """A way of decoding so many rows."""
-
-    name: str
-    options: dict[str, Any]
-    rows: int
-    attention: AttentionPattern = field(default=FULL_ATTENTION)
-
-
-MODES = [
-    Mode("cache=dual, block 32, 8 rows", {"steps": 64, "block_length": 32, "cache": "dual"}, 8),
-    Mode("cache=dual, block 32, 32 rows", {"steps": 64, "block_length": 32, "cache": "dual"}, 32),
-    Mode("blocks of 32, exact, 32 rows", {"steps_per_block": 32}, 32, AttentionPattern(32)),
-    Mode("blocks of 4, exact, 64 rows", {"steps_per_block": 4}, 64, AttentionPattern(4)),
-    Mode("full attention, 64 steps, 32 rows", {"steps": 64}, 32),
-]
 
 
 def llama(vocabulary: int) -> Any:
@@ -114,16 +90,6 @@ def milliseconds(denoiser: Denoiser, run: Callable[[], object]) -> tuple[float, 
     return least, passes
 
 
-def decoding(mode: Mode, model: Any, vocabulary: int) -> tuple[float, int]:
-    denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, attention=mode.attention)
-    options = DecodingOptions().override({"n_masks": 64, **mode.options})
-    canvases = [
-        build_canvas(ids, options, mask_token_id=MASK, max_length=2048, attention=mode.attention)[0]
-        for ids in prompts(mode.rows, 40, 56, vocabulary)
-    ]
-    return milliseconds(denoiser, lambda: decode_canvases(denoiser, canvases, options))
-
-
 def choices(n_tokens: int, n_requests: int, options: LikelihoodOptions) -> tuple[float, int]:
     denoiser = Denoiser(llama(512), mask_token_id=MASK, pad_token_id=PAD)
     draw = Random(1)
@@ -137,19 +103,14 @@ def choices(n_tokens: int, n_requests: int, options: LikelihoodOptions) -> tuple
 
 def main() -> None:
     torch.set_num_threads(1)
-    print("| ms a pass outside the model | 512 tokens of vocabulary | 16 | 16, model at once | passes |")
-    print("|---|---|---|---|---|")
-    for mode in MODES:
-        found = [decoding(mode, llama(512), 512), decoding(mode, llama(16), 16), decoding(mode, AtOnce(16), 16)]
-        print(f"| {mode.name} | {' | '.join(f'{ms:.2f}' for ms, _ in found)} | {found[0][1]} |", flush=True)
+    print("| ms a pass outside the model | | passes |")
+    print("|---|---|---|")
     for n_tokens, n_requests, options in (
         (1, 64, LikelihoodOptions()),
         (16, 4, LikelihoodOptions(mc_num=128, check_greedy=False)),
     ):
         ms, passes = choices(n_tokens, n_requests, options)
-        print(
-            f"| {n_tokens}-token choices, contexts of 710, 64 canvases a pass | {ms:.2f} | | | {passes} |", flush=True
-        )
+        print(f"| {n_tokens}-token choices, contexts of 710, 64 canvases a pass | {ms:.2f} | {passes} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ class RowCost:
     """The cost of one row of a batch, which does not depend on other rows.
 
     forward_passes: passes of the model that this row took part in, including those that only fill its cache.
-    steps: denoising steps, the passes in which masks could be filled or tokens changed.
+    steps: denoising steps, the passes over a block until it is finished. A pass that stores a finished block is none,
+        also if it fills the token that the block predicts.
     tokens: positions that went through the layers for this row; under guidance twice as many.
     shared: positions of a shared prefix, whose keys and values were copied instead.
     """
