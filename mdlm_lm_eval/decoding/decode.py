@@ -36,7 +36,7 @@ def decode_canvases(
 ) -> list[Completion]:
     """Decodes canvases: the tokens of each one's first `n_returned` slots, up to and including an EOS or end of turn.
 
-    `batch_size` rows run at a time (all by default); when one is done, the next canvas takes its place. Nothing in a
+    `batch_size` rows run at a time (all by default); when one is done, another canvas takes its place. Nothing in a
     row depends on the others. `check_decoding` must accept the options. The mask token is never emitted. `suppress_eos`
     bans `eos_ids` and leaves ends of turn possible, as LLaDA's `logits_eos_inf` does.
 

@@ -1,8 +1,9 @@
 """Reverse diffusion of many canvases in lanes: one loop for all samplers, caches and attention patterns.
 
-A pass gathers a window of each row, asks the model, proposes tokens, waits once for them, lets the sampler choose, and
-writes. Then each row moves on by itself: to its next step, its next stage or block, or out of its lane, which the next
-canvas takes. Nothing in a row depends on the others.
+A pass gathers a window of each row that takes part, asks the model, proposes tokens, waits once for them, lets the
+sampler choose, and writes. Wide rows (whole canvases or prompts) and rows that run a block take turns. Then each row
+moves on by itself: to its next step, its next stage or block, or out of its lane, which another canvas takes.
+Nothing in a row depends on the others.
 
 The columns that a pass runs:
     full attention without a cache: the whole canvas; with `append_blocks`, up to the block's end.
@@ -86,7 +87,7 @@ class Engine:
                 self.work.finished(row.index, self._completion(row))
             if over:
                 self.window = None
-                self.queue.refill()
+                self.queue.refill()  # may be a pass over the prompts of the next canvases
 
     def _begin_rows(self, lanes: Lanes, rows: Sequence[Row]) -> None:
         """Prepares rows that have entered lanes."""

@@ -144,10 +144,10 @@ class SamplerState:
 
 
 class Queue:
-    """The canvases that wait for a lane.
+    """The canvases that wait for a lane, in the caller's order; where blocks are stored, most slots first.
 
-    If prompts are run by themselves, those of waiting canvases are run ahead, many in one pass, so that lanes do not
-    wait for the prompt of each row that enters.
+    If prompts are run by themselves, `refill` runs those of the next canvases in one pass, while all rows in lanes
+    stand still, so that no later row costs a pass over its prompt alone.
 
     of_lanes: what else belongs to lanes. begun: called after rows have entered lanes. run_prompts: runs a pass over
         the prompts of rows in lanes.
@@ -180,7 +180,7 @@ class Queue:
         self._enter(self.lanes.free, self._next(len(self.lanes.free)))
 
     def refill(self) -> None:
-        """Fills empty lanes with the next rows; drops lanes for which there are none."""
+        """Fills empty lanes with the next rows, whose prompts it may run first; drops lanes without a row."""
         free = self.lanes.free
         while free:
             rows = self._next(len(free)) if self._ahead is None else self._next_ready(self._ahead, len(free))
@@ -198,7 +198,7 @@ class Queue:
         return list(itertools.islice(self._waiting, n))
 
     def _next_ready(self, ahead: Lanes, n: int) -> list[Row]:
-        """The next rows, at most `n`, after the prompts of about half as many rows as lanes have run in one pass."""
+        """The next rows, at most `n`. If none is ready, the prompts of the next half as many rows as lanes run now."""
         if not self._ready:
             self._ready = self._next(len(ahead))
             ahead.begin(range(len(self._ready)), self._ready)

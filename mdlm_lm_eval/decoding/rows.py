@@ -22,7 +22,7 @@ class Stage(Enum):
 
     FILL = "fill masks, and edit filled tokens"
     EDIT = "edit a block without masks"
-    STORE = "remember the keys and values of a finished block, and of the text after it"
+    STORE = "remember the keys and values of a finished block and of the text after it, and fill the token that follows"
 
 
 class Plan(NamedTuple):

@@ -51,7 +51,7 @@ class Prefix:
 
 
 def place_of(prefix: Prefix | None, length: int) -> Place:
-    """A key that sorts rows of `length` tokens: those with a common prefix follow each other, the longest first."""
+    """A key that sorts rows by `length`, in tokens or slots: common prefixes follow each other, the longest first."""
     return (*(prefix.place if prefix else ()), (0, -length, 0))
 
 
