@@ -45,6 +45,7 @@ from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.compiled import CACHE
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 
@@ -91,7 +92,7 @@ SHAPES = {
 
 
 def random_model(shape: Shape, device: str, dtype: torch.dtype) -> Any:
-    """Random weights, made on the device."""
+    """Random weights, made on the device; keys are not copied for the queries of a group, as in loaded checkpoints."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {
         "vocab_size": shape.vocabulary,
@@ -107,9 +108,12 @@ def random_model(shape: Shape, device: str, dtype: torch.dtype) -> Any:
             sizes |= {"n_routed_experts": shape.experts, "num_experts_per_tok": 8, "moe_intermediate_size": shape.inner}
             sizes |= {"n_group": 8, "topk_group": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
             sizes |= {"intermediate_size": 10 * shape.inner, "head_dim": shape.hidden // shape.heads}
-            return Glm4MoeForCausalLM._from_config(Glm4MoeConfig(**sizes), dtype=dtype).eval()
-        config = LlamaConfig(intermediate_size=shape.inner, **sizes)
-        return LlamaForCausalLM._from_config(config, dtype=dtype).eval()
+            model: Any = Glm4MoeForCausalLM._from_config(Glm4MoeConfig(**sizes), dtype=dtype)
+        else:
+            config = LlamaConfig(intermediate_size=shape.inner, **sizes)
+            model = LlamaForCausalLM._from_config(config, dtype=dtype)
+    use_grouped_attention(model.config)
+    return model.eval()
 
 
 def denoiser_of(model: Any, shape: Shape, way: str) -> Denoiser:
