@@ -13,8 +13,9 @@ limit, hours           as typed; null if not
 claims                 the digest of the table of claims (`paper/claims.yaml`)
 apply_chat_template    whether prompts are chats
 cells                  name (MODEL/CELL) -> "questions": of each task that a report counts, the first ones of the task;
-                       "tokens": of the whole cell at most, forward and backward, by which the progress bar counts
-                       (answers that are decided before the last step take fewer);
+                       "tokens": of the whole cell, by which the progress bar counts; forward and backward at most
+                       (answers that are decided before the last step take fewer), or with --hours those that take
+                       the cell's foreseen time in one pass each;
                        "recipes": experiments that it belongs to, such as ["e04", "e07"]
 declared               claims that the run declares, in the table's order -> "cells", "questions" (of each task),
                        "reproduced" and "not_reproduced": the power at four times delta and at no effect
@@ -204,6 +205,7 @@ def _plan(
     """What `plan.json` holds beside the settings that it was made for."""
     survey = Survey(sweep, tasks)
     sizes, seconds = survey.sizes, None
+    tokens = {name: float(size.tokens) for name, size in sizes.items()}  # of one question of each task
     cells = {cell.name: cell for cell in sweep.cells if cell.name in sizes}
     needs = cells_of_claims(sweep, survey.left_out)
     most, share = ({named(words, cells): n for words, n in sweep.study[part].items()} for part in ("most", "share"))
@@ -224,6 +226,9 @@ def _plan(
         }
         questions = budget(work, needs, hours, found.processes)
         seconds = seconds_of(work, questions)
+        tokens = {
+            name: (one.start / questions[name] + one.seconds) / next(iter(rates.values())) for name, one in work.items()
+        }
     declared = {}
     for name, own in needs.items():
         n = int(min(questions[cell] for cell in own))
@@ -231,7 +236,7 @@ def _plan(
         declared[name] = {"cells": own, "questions": n, **chances}
     return {
         "cells": {
-            name: {"questions": int(n), "tokens": int(n) * sizes[name].tokens, "recipes": cells[name].recipes}
+            name: {"questions": int(n), "tokens": round(n * tokens[name]), "recipes": cells[name].recipes}
             for name, n in questions.items()
         },
         "declared": declared,
