@@ -20,6 +20,7 @@ include_patterns = [
     "docs/*.md",
     "*/README.md",
     "tasks/DATASHEET.md",
+    "training/REGISTERED.md",
     "leaderboard/*/README.md",
     "mdlm_lm_eval/*/README.md",
     "studies/*/README.md",
