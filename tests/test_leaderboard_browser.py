@@ -77,7 +77,7 @@ def page(browser: webdriver.Chrome, site: str) -> Iterator[webdriver.Chrome]:
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     assert asked
-    assert [url for url in asked if not url.startswith(("file:", "data:", "about:", "blob:", "chrome:"))] == []
+    assert [url for url in asked if not url.startswith(("file:", "data:", "about:", "blob:", "chrome"))] == []
 
 
 def shown(page: webdriver.Chrome) -> list[str]:
