@@ -111,7 +111,18 @@ def test_results_that_disagree_are_not_used(tmp_path):
     assert {path: reason.split(" on ")[0] for path, reason in refused.items()} == {
         "c/results_cell.json": "disagrees with another file"
     }
+    banned, without = suite_file(n_masks=50), suite_file(n_masks=100)
+    banned["config"]["mdlm"]["tasks"]["mdlm_animal_largest"] |= {
+        "first_token": {"letters": 500 * "RE", "entropy": 0.5},
+    }
+    del without["results"]["mdlm_animal_largest"]["exact_match,none"]
+    write(tmp_path / "f", banned=banned, without=without)
+    (model,), refused = read_models(tmp_path)
+    assert refused["f/banned.json"].startswith("is used for accuracies alone, as first tokens of")
+    assert refused["f/without.json"] == "has no exact_match for mdlm_animal_largest"
+    assert {condition.masks for condition in model.answers} == {2, 50, 200}
     (tmp_path / "d/results_cell.json").unlink()
+    (tmp_path / "f/banned.json").unlink()
     assert [one.masks for one in read_models(tmp_path)[0][0].answers] == [200]
 
 

@@ -224,6 +224,9 @@ def _add_answers(
 
     Of two files, the one with more answers counts; with as many others, neither does.
     """
+    if lacking := [name for name in asked if SUITE_METRIC not in file.tasks[name].metrics]:
+        refused[file.path] = f"has no exact_match for {lacking[0]}"
+        return
     model.files.append(file)
     if settings := _settings_of_cell(file.config):
         options = {name for one in file.tasks.values() for name in one.options}
@@ -232,7 +235,11 @@ def _add_answers(
     model.plan = planned[0][0] if planned else model.plan
     for name, (condition, task) in asked.items():
         result = file.tasks[name]
-        found = Answers(result.metrics[SUITE_METRIC], result.n_questions, result.first_token.get("letters") or "")
+        accuracy, n, letters = result.metrics[SUITE_METRIC], result.n_questions, result.first_token.get("letters") or ""
+        if letters and (len(letters) != n or not math.isclose(letters.count("R") / n, accuracy, abs_tol=1e-6)):
+            refused[file.path] = f"is used for accuracies alone, as first tokens of {name} are not its answers"
+            letters = ""
+        found = Answers(accuracy, n, letters)
         found = found.cut(planned[0][1]) if planned else found
         of_tasks = model.answers.setdefault(condition, {})
         before = of_tasks.get(task, found)
