@@ -8,12 +8,13 @@ samplers and its port of Fast-dLLM on its own network (block diffusion on transf
 theirs, LLaDA's on dLLM's network. The last two run one request at a time. Each tool is a process with the same random
 weights; they take turns, so that each ratio is of neighbours in time. Nothing ends early.
 
-Times are those of the process's core on a CPU, and wall time on a GPU. Memory is the peak of a process's
-beside what it held before. `equal` is the share of our tokens that the other tool has, too; of likelihoods it is the
+Times are those of the process's core on a CPU, and wall time on a GPU. Memory is the peak of a process
+beside its weights. `equal` is the share of our tokens that the other tool has, too; of likelihoods it is the
 largest difference in nats. Rows are written as they come.
 """
 
 import argparse
+import ctypes
 import gc
 import importlib
 import json
@@ -294,13 +295,14 @@ class Meter:
 
     def __init__(self, device: str) -> None:
         self.on_gpu = device.startswith("cuda")
+        self.loaded = 0 if self.on_gpu else self._held("VmRSS")
 
     def _held(self, name: str) -> int:
         said = Path("/proc/self/status").read_text()
         return int(re.search(rf"{name}:\s+(\d+)", said)[1]) * 1024  # type: ignore[index]
 
     def measured(self, run: Callable[[], Any]) -> tuple[Any, float, int]:
-        """What a run returns, its seconds, and the bytes that it needed beside what was held before."""
+        """What a run returns, its seconds, and the bytes that it needed beside those of the loaded weights."""
         gc.collect()
         if self.on_gpu:
             torch.cuda.synchronize()
@@ -309,10 +311,11 @@ class Meter:
             found = run()
             torch.cuda.synchronize()
             return found, time.perf_counter() - began, torch.cuda.max_memory_allocated() - before
+        ctypes.CDLL(None).malloc_trim(0)  # gives back what earlier rows took
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        before, began = self._held("VmRSS"), time.process_time()
+        began = time.process_time()
         found = run()
-        return found, time.process_time() - began, self._held("VmHWM") - before
+        return found, time.process_time() - began, self._held("VmHWM") - self.loaded
 
 
 def work(arguments: argparse.Namespace) -> None:
