@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -55,7 +55,10 @@ show_option_errors_alone()
 _MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
 _UNFINISHED = "%d of %d answers end before think_end_token=%s (unfinished_thinking=%s); raise max_gen_toks"
 _CLOSED = "%d of %d prompts end thinking before it begins (chat template or gen_prefix), although it was asked for"
-_CUT = "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left"
+_CUT = (
+    "%d of %d prompts do not fit into the model's context of %d tokens beside what is appended: of the most shortened, "
+    "the last %d of %d tokens are left"
+)
 _PLAIN = "%d of %d prompts hold %s as plain text; for slots, write <|mask|> in a task with infill: true"
 _LONGER = "%d of %d continuations are longer than n_masks=%d and scored at their own lengths, of up to %d tokens"
 # HFLM's arguments that are passed on to it, as its methods read them.
@@ -296,7 +299,7 @@ class MDLM(HFLM):
         for one, repetition in zip(generations, repetitions(asked), strict=True):
             one.repetition = repetition
         warn_of_no_effect(generations)
-        self._warn_of_truncation([one.truncated for one in generations])
+        self._warn_of_truncation([(one.truncated, one.canvas.prompt_length) for one in generations])
         self._warn_of_mask_strings(requests)
         warn_of_unknown((task_of(one.instance), one.text) for one in generations)
         job = GenerationJob(self, generations, shows_progress=not disable_tqdm and self.rank == 0)
@@ -462,7 +465,11 @@ class MDLM(HFLM):
         self._warn_of_preset(requests)
         requests, answered_by = without_padding_copies(requests, self.world_size)
         scorings = self.scorings(request_type, requests, at_own_length=True)
-        self._warn_of_truncation([tokens for one in scorings for tokens in one.truncated])
+        self._warn_of_truncation(
+            (tokens, len(window.context_ids) - tokens)
+            for one in scorings
+            for tokens, window in zip(one.truncated, one.windows, strict=True)
+        )
         self._warn_of_mask_strings(requests)
         warn_of_unknown((task_of(one.instance), text) for one in scorings for text in one.texts)
         if longer := [len(w.continuation_ids) for one in scorings for w in one.windows if w.at_own_length]:
@@ -494,10 +501,12 @@ class MDLM(HFLM):
             sentence = "pretrained=%s was trained for a decoder of its own, which %s; use %s"
             logger.warning(sentence, self.name, known.does, known.use)
 
-    def _warn_of_truncation(self, truncated: Sequence[int]) -> None:
-        """Warns of prompts that were cut. `truncated`: the number of tokens that each lost."""
-        if n_cut := sum(tokens > 0 for tokens in truncated):
-            logger.warning(_CUT, n_cut, len(truncated), self.max_length)
+    def _warn_of_truncation(self, lengths: Iterable[tuple[int, int]]) -> None:
+        """Warns of prompts that were cut. `lengths`: the numbers of tokens that each lost, and that are left of it."""
+        known = list(lengths)
+        if cut := [one for one in known if one[0]]:
+            n_lost, n_left = max(cut)
+            logger.warning(_CUT, len(cut), len(known), self.max_length, n_left, n_lost + n_left)
 
     def _warn_of_mask_strings(self, requests: Sequence[Instance]) -> None:
         """Warns of texts with the mask token's own string, which is plain text in every request."""

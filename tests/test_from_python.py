@@ -147,6 +147,17 @@ def test_texts_are_decoded_as_their_tokens_are(checkpoint: Path) -> None:
     assert text == tokenizer.decode(ids, skip_special_tokens=True)
 
 
+def test_options_are_keywords_too(checkpoint: Path) -> None:
+    denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
+    expected = decode(denoiser, "red is", DecodingOptions(n_masks=4, steps=2), tokenizer=tokenizer)
+    assert decode(denoiser, "red is", tokenizer=tokenizer, n_masks=4, steps=2) == expected
+    assert decode(denoiser, "red is", DecodingOptions(n_masks=8, steps=2), tokenizer=tokenizer, n_masks=4) == expected
+    with pytest.raises(OptionError, match="unknown option n_mask=4"):
+        decode(denoiser, "red is", tokenizer=tokenizer, n_mask=4)
+    (exact,) = log_likelihood(denoiser, "red", " is", tokenizer=tokenizer, likelihood="chain")
+    assert exact.standard_error is None
+
+
 def test_a_text_by_itself_is_one_prompt(checkpoint: Path) -> None:
     denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
     options = DecodingOptions(n_masks=4)

@@ -403,7 +403,7 @@ def test_questions_of_one_set_vary_together_also_without_samples(tmp_path: Path)
     found = {}
     for name, recorded in (("told", record), ("untold", {})):
         write(tmp_path / name, one=suite_file(accuracy=0.5, spread=0.0, limit=20, task_record=recorded))
-        (row,) = load(tmp_path / name).query("is_group").itertuples()
+        (row,) = load(tmp_path / name, columns="all").query("is_group").itertuples()
         found[name] = (row.low, row.high)
     assert found["told"] == pytest.approx((0.28, 0.72), abs=0.02)
     assert found["untold"] == pytest.approx((0.445, 0.555), abs=0.005)
@@ -660,7 +660,7 @@ def test_guests_and_checked_results_are_marked(tmp_path: Path) -> None:
     shown = markdown(board)
     assert "| organisation/model (guest) |" in shown
     assert "| organisation/model (checked) |" in shown
-    table = load(tmp_path).set_index("file")
+    table = load(tmp_path, columns="all").set_index("file")
     assert table["is_guest"].to_dict() == {"guest.json": True, "checked.json": False, "stale.json": False}
 
 

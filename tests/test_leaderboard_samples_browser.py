@@ -87,6 +87,25 @@ def test_a_question_shows_both_answers_and_their_difference(page: webdriver.Chro
     assert len(question.find_elements(By.CLASS_NAME, "traced")) == 2
 
 
+def test_a_single_run_marks_its_answer_against_the_target(browser: webdriver.Chrome, tmp_path: Path) -> None:  # noqa: F811
+    run = write_run(tmp_path / "run", ["a target 0", "target 1"], [0, 1], [], {})
+    assert main(["samples", str(run), "--output_path", str(tmp_path / "out")]) == 0
+    opened(browser, (tmp_path / "out" / "index.html").as_uri())
+    wrong, right, chosen = browser.find_elements(By.CSS_SELECTOR, "#list button")
+    assert "question question" in wrong.text
+    assert "target" not in wrong.text
+    question = browser.find_element(By.ID, "question")
+    assert "From the target to the answer" in question.text
+    assert [one.text for one in question.find_elements(By.CSS_SELECTOR, ".difference ins")] == ["a", " "]
+    right.click()
+    assert "From the target" not in question.text
+    chosen.click()
+    assert "</script>" in question.find_element(By.CSS_SELECTOR, "h3 + .text").text  # the target's text, not its place
+    ticked = [row for row in question.find_elements(By.CSS_SELECTOR, "tbody tr") if "✓" in row.text]
+    assert len(ticked) == 1
+    assert "-2.250" in ticked[0].text
+
+
 def test_choices_show_the_log_likelihood_of_each(page: webdriver.Chrome) -> None:
     page.find_element(By.CSS_SELECTOR, "#list li:nth-child(4) button").click()
     rows = page.find_elements(By.CSS_SELECTOR, "#question tbody tr")

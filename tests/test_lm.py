@@ -178,7 +178,7 @@ def test_long_prompts_are_cut_on_the_left_and_counted(lm: MDLM, caplog: pytest.L
     assert strings[0] == strings[1]
     record = lm.get_model_info()["mdlm"]["tasks"]["cut"]
     assert (record["truncated_prompts"], record["truncated_tokens"]) == (1, 400 + len(tail) - 252)
-    assert sum("1 of 2 prompts" in entry.message for entry in caplog.records) == 1
+    assert sum("1 of 2 prompts" in entry.message and "252 of 407" in entry.message for entry in caplog.records) == 1
 
 
 # Text

@@ -183,7 +183,7 @@ def test_a_sweep_repeats_any_task(checkpoint: Path, task_folder: Path, tmp_path:
     words += ["--temperature", "1.0", "--repeats", "1,4", "--log_samples", "--device", "cpu"]
     done = run("mdlm_lm_eval.sweep", *words, "--output_path", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
-    frame = load(tmp_path / "out").set_index(["setting", "metric"])
+    frame = load(tmp_path / "out", columns="all").set_index(["setting", "metric"])
     settings = [setting for setting, _ in frame.index]
     assert {"repeats=4" in setting for setting in settings} == {True, False}
     assert any("pass@4" in metric for setting, metric in frame.index if "repeats=4" in setting)

@@ -145,7 +145,7 @@ def test_a_sheets_interval_is_the_same_without_its_samples(tmp_path: Path) -> No
     content["results"]["mdlm_sheet"] |= {"acc,none": fmean(shares), "acc_stderr,none": stdev(shares) / math.sqrt(32)}
     content["n-samples"]["mdlm_sheet"]["effective"] = 32
     (tmp_path / "results.json").write_text(json.dumps(content))
-    (row,) = load(tmp_path).query("metric == 'acc,none'").itertuples()
+    (row,) = load(tmp_path, columns="all").query("metric == 'acc,none'").itertuples()
     expected = score_of_sets({"mdlm_sheet": [*enumerate(shares)]}).interval
     assert (row.low, row.high) == pytest.approx((expected.low, expected.high))
 
@@ -155,7 +155,7 @@ def test_a_score_that_is_no_share_has_the_interval_of_its_standard_error(tmp_pat
         content = gsm8k_file(5.0)
         content["results"]["gsm8k"]["exact_match_stderr,flexible-extract"] = error
         (tmp_path / "results.json").write_text(json.dumps(content))
-        (row,) = load(tmp_path).replace({float("nan"): None}).itertuples()
+        (row,) = load(tmp_path, columns="all").replace({float("nan"): None}).itertuples()
         assert (row.low, row.high) == pytest.approx(expected, abs=0.001)
 
 
@@ -343,7 +343,7 @@ def test_load_has_a_row_per_file_task_and_metric(tmp_path: Path) -> None:
     of_suite = suite_file(n_masks=200, task_record=traced)
     write(six_cells(tmp_path), cut='{"results": {', suite=of_suite, lik=likelihood_file())
     with pytest.warns(UserWarning, match=r"cut.json is left out: it cannot be read as JSON"):
-        frame = load(tmp_path)
+        frame = load(tmp_path, columns="all")
     assert len(frame) == 6 + 17 + 2
     (row,) = frame[frame["file"] == "d.json"].itertuples()
     assert (row.task, row.metric, row.score, row.n) == ("gsm8k", "exact_match,flexible-extract", 0.705, 1319)
@@ -377,12 +377,21 @@ def test_results_of_version_03_compare_with_those_of_today(tmp_path: Path) -> No
     before = {"plain": of_03(gsm8k_file(steps=8), "none"), "rcr": of_03(gsm8k_file(**taken_back), "rcr")}
     write(tmp_path / "of_03", **before)
     write(tmp_path / "of_today", **of_today)
-    frame = load(tmp_path).set_index("file")
+    frame = load(tmp_path, columns="all").set_index("file")
     for name, setting in {"plain": "steps=8", "rcr": "schedule=maskgit_linear, sampler=rcr"}.items():
         for folder in ("of_03", "of_today"):
             row = frame.loc[f"{folder}/{name}.json"]
             assert row["setting"] == f"{setting}, bfloat16"
             assert row["sampler"] == ("auto" if name == "plain" else "rcr")
+
+
+def test_load_has_the_columns_that_a_person_reads(tmp_path: Path) -> None:
+    write(tmp_path, **{f"m{n}": gsm8k_file(masks=n, n_masks=n) for n in (2, 200)})
+    frame = load(tmp_path)
+    assert len(frame.columns) <= 13
+    assert {*frame["masks"]} == {2, 200}
+    with pytest.raises(OptionError, match="a figure needs all columns"):
+        plot.masks(frame)
 
 
 def test_load_says_where_there_is_nothing(tmp_path: Path) -> None:
@@ -402,7 +411,7 @@ def test_a_frontier_of_equal_tokens_per_pass_is_of_tokens_per_second(tmp_path: P
     for cache, seconds in {"none": 256, "prefix": 192, "dual": 128}.items():
         spent = {"forward_passes": 256, "answer_tokens": 256, "seconds": seconds}
         write(tmp_path, **{cache: gsm8k_file(0.7, cache=cache, block_length=32, task_record={"cost": spent})})
-    frame = load(tmp_path)
+    frame = load(tmp_path, columns="all")
     figure = plot.frontier(frame)
     assert figure
     assert figure.axes[0].get_xlabel() == "tokens per second"
@@ -418,7 +427,7 @@ def test_a_line_joins_only_what_the_board_would_put_into_one_table(tmp_path: Pat
     cells |= {f"other{n}": gsm8k_file(0.4, masks=n, n_masks=n, weights="b" * 64) for n in (2, 200)}
     write(tmp_path, **cells)
     with pytest.warns(UserWarning, match="do not compare, a panel for each: all questions; limit=10.0"):
-        figure = plot.masks(load(tmp_path))
+        figure = plot.masks(tmp_path)
     assert figure
     whole, limited = figure.axes
     assert [[*line.get_ydata()] for line in whole.lines] == [pytest.approx([69.8, 50.0]), pytest.approx([40, 40])]
@@ -427,7 +436,7 @@ def test_a_line_joins_only_what_the_board_would_put_into_one_table(tmp_path: Pat
     assert labels == [["organisation/model (aaaaaaa)", "organisation/model (bbbbbbb)"], ["organisation/model"]]
     write(tmp_path, again=gsm8k_file(0.6, masks=2, n_masks=2))
     with pytest.warns(UserWarning, match="disagree and are left out: again.json, all2.json"):
-        figure = plot.masks(load(tmp_path))
+        figure = plot.masks(tmp_path)
     assert figure
     assert [[*line.get_ydata()] for line in figure.axes[1].lines] == [pytest.approx([40, 40])]
 

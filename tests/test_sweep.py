@@ -161,7 +161,7 @@ def test_differences_are_to_the_first_cell_or_the_one_that_is_named(tmp_path: Pa
         lines = [{"doc_id": n, "doc_hash": "", "filter": "none", "metrics": ["acc"]} for n in range(4)]
         text = "".join(json.dumps(line | {"acc": one}) + "\n" for line, one in zip(lines, right, strict=True))
         (tmp_path / cell.name / "samples_t_cell.jsonl").write_text(text)
-    shares = load(tmp_path)["share"]
+    shares = load(tmp_path, columns="all")["share"]
     assert [one.parts for one in shares] == [shares[0].parts, shares[1].parts, shares[0].parts]
     against = difference(shares[0], shares[1]).scaled(100).signed
     said = table(cells, tmp_path)

@@ -76,11 +76,17 @@ def _recorded(file: ResultFile, task: str) -> Mapping[str, Any]:
 
 
 def _asked(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """The different prompts of a question, its target, and the texts of its choices, if it has any."""
+    """A question's different prompts, target, choices, and the place of the right one among them.
+
+    lm-eval's target of a multiple choice is its place, or its text.
+    """
     arguments = [[*one.values()] for one in sample["arguments"].values()]
     choices = [str(one[1]) for one in arguments if len(one) > 1 and isinstance(one[1], str)]
     prompts = [*dict.fromkeys(str(one[0]) for one in arguments if one)]
-    return {"prompts": prompts, "target": str(sample.get("target", "")), "choices": choices}
+    target = str(sample.get("target", ""))
+    places = {choice.strip(): place for place, choice in enumerate(choices)} | {str(n): n for n in range(len(choices))}
+    correct = places.get(target.strip())
+    return {"prompts": prompts, "target": target, "choices": choices, "correct": correct}
 
 
 def _answered(sample: Mapping[str, Any], traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Decoding of prompts, as token ids or as texts, for use from Python."""
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -23,9 +23,9 @@ from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import Ending, encode_infill, prompt_ids
-from mdlm_lm_eval.options import DecodingOptions, OptionError, Options
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 
-T = TypeVar("T", bound=Options)
+T = TypeVar("T", DecodingOptions, LikelihoodOptions)
 Prompt = str | Sequence[int]
 Progress = Callable[[int, int], object]
 
@@ -44,8 +44,11 @@ def decode(
     stop_ids: Collection[int] = (),
     end_think_ids: Sequence[int] = (),
     token_frequencies: Tensor | None = None,
+    **settings: Any,
 ) -> list[Any]:
     """Returns the answer to every prompt: the tokens of its masks, or the first `max_gen_toks` of them.
+
+    `settings` are options by their names, as `n_masks=4`; they replace those of `options`.
 
     A prompt is a text or a list of token ids; a single one is a list of one. Answers are lists of token ids, or texts
     if there is a `tokenizer` (as of `load`). With `return_completions` they are `Completion`s, which also say how each
@@ -60,7 +63,7 @@ def decode(
     Raises OptionError for arguments of other types, options that this model cannot serve, a canvas that does not fit,
     and texts or fillers without a tokenizer; NonFiniteLogitsError if a row's logits are NaN or infinite.
     """
-    options = _checked(denoiser, options, tokenizer, is_traced=return_completions)
+    options = _checked(denoiser, options, settings, tokenizer, is_traced=return_completions)
     if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
         raise OptionError(f"batch_size must be a whole number from 1 or None, not {batch_size!r}")
     listed = _listed(prompts, tokenizer)
@@ -89,12 +92,13 @@ def fill(
     options: DecodingOptions | None = None,
     *,
     tokenizer: PreTrainedTokenizerBase,
+    **settings: Any,
 ) -> list[str]:
     """Returns the tokens that fill the slots of every text, as one text, like a task with `infill: true`.
 
-    Each `<|mask|>` is a slot of one token, `<|mask:8|>` one of eight. Raises the errors of `decode`.
+    Each `<|mask|>` is a slot of one token, `<|mask:8|>` one of eight. `settings` and errors are those of `decode`.
     """
-    options = _checked(denoiser, options, tokenizer, is_traced=False)
+    options = _checked(denoiser, options, settings, tokenizer, is_traced=False)
     listed = _listed(texts, tokenizer)
     if not all(isinstance(text, str) for text in listed):
         raise OptionError("fill() takes texts with <|mask|> in them, not token ids")
@@ -108,21 +112,29 @@ def fill(
     return [str(one.text) for one in answers]
 
 
-def checked_options(denoiser: Denoiser, options: T | None, kind: type[T]) -> T:
-    """The options, by default those of `kind`. Raises OptionError if either argument is of another type."""
+def checked_options(denoiser: Denoiser, options: T | None, kind: type[T], settings: Mapping[str, Any]) -> T:
+    """The options, by default those of `kind`, with `settings` in place of theirs.
+
+    Raises OptionError for arguments of another type, unknown settings and wrong values.
+    """
     if not isinstance(denoiser, Denoiser):
         raise OptionError(f"denoiser must be what load() or load_denoiser() returns, not {type(denoiser).__name__}")
     options = kind() if options is None else options
     if not isinstance(options, kind):
         raise OptionError(f"options must be {kind.__name__}(...), not {type(options).__name__}")
-    return options
+    return replace(options, **settings)
 
 
 def _checked(
-    denoiser: Denoiser, options: DecodingOptions | None, tokenizer: PreTrainedTokenizerBase | None, *, is_traced: bool
+    denoiser: Denoiser,
+    options: DecodingOptions | None,
+    settings: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    is_traced: bool,
 ) -> DecodingOptions:
     """The options, with a trace if `is_traced`. Raises OptionError for arguments that `decode` cannot use."""
-    options = checked_options(denoiser, options, DecodingOptions)
+    options = checked_options(denoiser, options, DecodingOptions, settings)
     if options.n_fillers and tokenizer is None:
         raise OptionError(f"n_fillers={options.n_fillers} is not allowed without a tokenizer; allowed is 0")
     if options.trace and not is_traced:

@@ -45,14 +45,16 @@ def log_likelihood(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     batch_size: int = 16,
+    **settings: Any,
 ) -> list[LogLikelihood]:
     """Returns the log-likelihood of each continuation after its context, as `lm_eval` scores the same request.
 
     Both are texts, which need a `tokenizer` (as of `load`), or lists of token ids. A single continuation is a list of
-    one, and a single context is used for all continuations. An empty context is the tokenizer's first token. Raises
-    OptionError for arguments of other types, options that the model cannot serve, and canvases that do not fit.
+    one, and a single context is used for all continuations. An empty context is the tokenizer's first token.
+    `settings` are options by their names, as `mc_num=8`. Raises OptionError for arguments of other types, options that
+    the model cannot serve, and canvases that do not fit.
     """
-    options = checked_options(denoiser, options, LikelihoodOptions)
+    options = checked_options(denoiser, options, LikelihoodOptions, settings)
     listed: list[Any] = [continuations] if isinstance(continuations, str) else list(continuations)
     before: list[Any] = [contexts] * len(listed) if isinstance(contexts, str) else list(contexts)
     if len(before) != len(listed):

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -54,6 +54,22 @@ TABLE = (
 )
 # Columns that identify a checkpoint with its adapter.
 CHECKPOINT = ("model", "weights", "adapter", "adapter_weights")
+# Columns of a table that a person reads.
+SHORT = (
+    "model",
+    "adapter",
+    "task",
+    "is_group",
+    "metric",
+    "n",
+    "score",
+    "low",
+    "high",
+    "masks",
+    "setting",
+    "limit",
+    "file",
+)
 _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
 # Model arguments that change no score, or that have a column of their own.
 _SILENT_ARGUMENTS = frozenset(
@@ -66,20 +82,23 @@ _SILENT_ARGUMENTS = frozenset(
 )
 
 
-def load(folder: str | Path) -> pd.DataFrame:
+def load(folder: str | Path, columns: Literal["short", "all"] = "short") -> pd.DataFrame:
     """All result files under `folder`, one row per (file, task or group, metric). Warns about files that it leaves out.
+
+    The columns are those of `SHORT`, or all:
 
     score: lm-eval's score.
     low, high: its 95% interval over `n` questions: a score interval for shares, 1.96 standard errors for other scores.
         For tasks of the few-shot suite, it is over whole sets if samples are beside the file or first tokens are
         recorded.
-    share: the `Score` from which a difference to another row is computed.
-    group: the group that a task or group belongs to in its file ("" at the top).
     masks: the number of masks that was asked for; missing if questions differ in it.
     setting: the settings that differ from the defaults, in words.
 
-    The names of `COSTS` and every decoding or likelihood option in effect are further columns. Raises OptionError if no
-    file can be used.
+    share: the `Score` from which a difference to another row is computed; among all columns, as those that follow.
+    group: the group that a task or group belongs to in its file ("" at the top).
+
+    The names of `COSTS`, digests, versions and every decoding or likelihood option in effect are further columns.
+    Raises OptionError if no file can be used.
     """
     files, left_out = read_folder(Path(folder))
     for name, reason in left_out.items():
@@ -87,7 +106,8 @@ def load(folder: str | Path) -> pd.DataFrame:
     if not files:
         what = "holds no usable result file (*.json of lm-eval)" if Path(folder).exists() else "does not exist"
         raise OptionError(f"{folder} {what}")
-    return frame_of(files)
+    frame = frame_of(files)
+    return frame[[*SHORT]] if columns == "short" else frame
 
 
 def read_folder(folder: Path, *, leave_out: Path | None = None) -> tuple[list[ResultFile], dict[str, str]]:

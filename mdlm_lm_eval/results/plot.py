@@ -1,4 +1,4 @@
-"""Draws a DataFrame that `mdlm_lm_eval.results.load` returned: accuracy by masks, and accuracy against speed.
+"""Draws a folder of results, or rows of `load(folder, columns="all")`: accuracy by masks, and accuracy against speed.
 
 A panel has only scores that share a table on the board: of the same questions, asked in the same way.
 """
@@ -7,6 +7,7 @@ import io
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -15,9 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mdlm_lm_eval.options import APPROXIMATE_CACHES
+from mdlm_lm_eval.options import APPROXIMATE_CACHES, OptionError
 from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style, log_axis
-from mdlm_lm_eval.results.frame import CHECKPOINT, COSTS, TABLE, benchmarks
+from mdlm_lm_eval.results.frame import CHECKPOINT, COSTS, TABLE, benchmarks, load
 from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.parallelism import SPEEDS, Setting, marks, measure_of_speed, slack_of, speed_of
 
@@ -48,7 +49,7 @@ class Chart(Figure):
         return buffer.getvalue()
 
 
-def masks(frame: pd.DataFrame) -> Figure | None:
+def masks(results: pd.DataFrame | str | Path) -> Figure | None:
     """Score by the number of masks, with a panel per benchmark and a line per model and setting.
 
     Bands are the 95% intervals `low` to `high`; panels with more than three lines have no bands. Scores that do not
@@ -56,7 +57,7 @@ def masks(frame: pd.DataFrame) -> Figure | None:
     and mask count that disagree, neither is drawn. Returns None, with a NothingToDrawWarning, if mask counts do not
     differ.
     """
-    found = _by_table(benchmarks(frame).dropna(subset=["masks"]))
+    found = _by_table(benchmarks(_framed(results)).dropna(subset=["masks"]))
     place = ["panel", *_WHO, "masks"]
     differ = found.groupby(place, dropna=False)["score"].transform("nunique") > 1
     if differ.any():
@@ -69,6 +70,14 @@ def masks(frame: pd.DataFrame) -> Figure | None:
         reason = "nothing to draw: no two results of a setting differ in their number of masks"
         warnings.warn(reason, NothingToDrawWarning, stacklevel=2)
     return figure
+
+
+def _framed(results: pd.DataFrame | str | Path) -> pd.DataFrame:
+    """All columns of the results. Raises OptionError for a frame without them."""
+    frame = results if isinstance(results, pd.DataFrame) else load(results, columns="all")
+    if "share" not in frame:
+        raise OptionError('a figure needs all columns: pass the folder, or rows of load(folder, columns="all")')
+    return frame
 
 
 def _by_table(found: pd.DataFrame) -> pd.DataFrame:
@@ -89,7 +98,9 @@ def _by_table(found: pd.DataFrame) -> pd.DataFrame:
     return found.assign(panel=panels)
 
 
-def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str, str] | None = None) -> Figure | None:
+def frontier(
+    results: pd.DataFrame | str | Path, cost: str | None = None, colours: Mapping[str, str] | None = None
+) -> Figure | None:
     """Score against speed, with a panel per benchmark.
 
     `cost` is a name of `COSTS`; by default positions per token, or a time on one machine if these do not differ. A line
@@ -97,7 +108,7 @@ def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str,
     Hollow points do not differ significantly from a neighbour on the line. `colours` maps names of adapters and models
     to colours. Returns None, with a NothingToDrawWarning, if no two settings differ in speed.
     """
-    found = _by_table(benchmarks(frame))
+    found = _by_table(benchmarks(_framed(results)))
     costs = found[[*COSTS]].astype(object).where(found[[*COSTS]].notna(), None).to_dict("records")
     cost = cost or measure_of_speed(costs, is_one_machine=found["machine"].nunique() == 1)
     if cost:

@@ -48,8 +48,9 @@ addEventListener("DOMContentLoaded", async () => {
   const said = (run) => (run.answers ?? []).map((one) => one.text).join("\n");
 
   for (const question of questions) {
-    const last = question.prompts[0] ?? "";
-    question.what = (last.length > 120 ? last.slice(-120).replace(/^\S*\s/, "… ") : last).replace(/\s+/g, " ").trim();
+    // The question is at the end of a prompt, after its examples.
+    const end = (question.prompts[0] ?? "").trim().split(/\n\s*\n/).at(-1).replace(/\s+/g, " ");
+    question.what = end.length > 160 ? end.slice(-160).replace(/^\S*\s/, "… ") : end;
     question.right = question.runs.map(isRight);
     question.length = Math.max(0, ...question.runs.map((run) => said(run).length));
     question.text = null;
@@ -114,13 +115,16 @@ addEventListener("DOMContentLoaded", async () => {
       const about = question.prompts.length > 1 ? `Prompt ${n + 1}` : "Prompt";
       parts.push(make("details", [make("summary", `${about} (${prompt.length} characters)`), textOf(prompt)]));
     });
-    if (question.target !== "") parts.push(make("h3", "Target"), textOf(question.target));
+    if (question.target !== "") parts.push(make("h3", "Target"), textOf(question.choices[question.correct] ?? question.target));
     if (question.runs.some((run) => run.log_likelihoods)) parts.push(choices(question));
     const answers = question.runs.map(said);
     if (question.runs.length > 1 && question.runs.every((run) => run.answers)) {
       const same = answers[0] === answers[1];
       parts.push(make("h3", same ? "A and B gave the same answer" : "From A to B"));
       if (!same) parts.push(difference(visible(answers[0]), visible(answers[1])));
+    } else if (answers[0] && question.target !== "" && !question.right[0]) {
+      parts.push(make("h3", "From the target to the answer"));
+      parts.push(difference(visible(question.target.trim()), visible(answers[0].trim())));
     }
     question.runs.forEach((run, n) => parts.push(...runOf(question, run, n)));
     article.replaceChildren(...parts);
@@ -160,7 +164,9 @@ addEventListener("DOMContentLoaded", async () => {
         const shownAs = value === undefined ? "–" : value.toFixed(3);
         return make("td", value === best[n] ? make("strong", `${shownAs} ◂`) : shownAs, "num");
       });
-      return make("tr", [make("td", textOf(choice, "choice")), ...cells]);
+      const isCorrect = k === question.correct;
+      const said = make("td", [textOf(choice, "choice"), ...(isCorrect ? [" ", mark(true)] : [])]);
+      return make("tr", [said, ...cells]);
     });
     return make("div", make("table", [make("thead", heads), make("tbody", rows)]), "scroll");
   }
@@ -298,6 +304,7 @@ addEventListener("DOMContentLoaded", async () => {
       const ending = { ended_by_eos: "◼ end of text", ended_by_stop: "◼ stop string" }[trace.ending];
       const end = parts.findIndex((_, n) => n >= cut);
       if (end >= 0) parts.splice(end, 0, make("span", ending ?? "◼ end of the answer", "ending"));
+      parts.unshift(make("span", "… ", "quiet")); // the prompt, which the record leaves out
       place.replaceChildren(...parts);
     }
 
