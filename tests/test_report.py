@@ -326,6 +326,15 @@ def test_a_folder_without_answers_is_refused(tmp_path, capsys):
     assert "holds no answers of all tasks" in capsys.readouterr().err
 
 
+def test_a_context_too_short_for_the_examples_is_said_first(tmp_path, capsys):
+    write(tmp_path / "results/model/cell", results_cell=suite_file(n_masks=2, distractors=0, limit=9))
+    why = "takes 559 tokens, but the model's context has 512"
+    plan = {"cells": {"model/cell": {"questions": 9}}, "declared": {}, "left_out": {"model/other": why}}
+    write(tmp_path / "results/model", plan=plan)
+    assert main(["report", str(tmp_path / "results"), "--output_path", str(tmp_path / "page")]) == 0
+    assert f"No claim was asked in full: the first cell that was left out {why}." in capsys.readouterr().out
+
+
 def test_a_plan_cuts_fuller_cells_and_unfinished_runs_are_counted(tmp_path, capsys):
     """Cells of an older run count as the plan says, and reports before the end are counted."""
     folder = tmp_path / "results/model"

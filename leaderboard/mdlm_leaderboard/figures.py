@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mdlm_leaderboard.board import Curve, Estimate, Section
+from mdlm_leaderboard.board import Curve, Section
 from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS
 from mdlm_leaderboard.findings import loss_of, mask_lines, short_name
 from mdlm_leaderboard.scores import CHANCE
@@ -67,9 +67,9 @@ def drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
         else:
             n = list(colours).index(line.name)  # names that share a colour have different symbols
             axes.plot(list(line.curve), percents, marker=MARKERS[(n + n // len(MARKERS)) % len(MARKERS)], **look)
-            lows, highs = zip(*(_ends(one) for one in line.curve.values()), strict=True)
+            lows, highs = zip(*(one.interval.ends for one in line.curve.values()), strict=True)
             axes.vlines(list(line.curve), lows, highs, color=colours[line.name], linewidth=1)
-    low, high = _limits([end for line in chart.lines for one in line.curve.values() for end in _ends(one)])
+    low, high = _limits([end for line in chart.lines for one in line.curve.values() for end in one.interval.ends])
     axes.set_ylim(low, high)
     if low < CHANCE < high:
         axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (1, 2)), label="chance")
@@ -81,12 +81,6 @@ def drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
     axes.set_ylabel("accuracy (%)")
     figure.legend(loc="outside lower left", ncols=columns, handlelength=2.6)
     return figure
-
-
-def _ends(one: Estimate) -> tuple[float, float]:
-    """The ends of an accuracy's interval in percent; twice the accuracy if it has none."""
-    found = one.interval
-    return (found.mean if found.low is None else found.low, found.mean if found.high is None else found.high)
 
 
 def _limits(percents: Sequence[float]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ figure. The same command continues a killed run.
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +56,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of(COMMAND, __doc__)
     commands = parser.add_subparsers(required=True, metavar="ANALYSIS")
 
-    def command(run: Callable[[argparse.Namespace], Any], name: str, help: str) -> argparse.ArgumentParser:
+    def command(name: str, help: str, tasks: str = OPEN_ENDED, masks: int | None = None) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=help, allow_abbrev=False)
         made.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
-        made.set_defaults(run=run)
+        made.set_defaults(analysis=name, run=_run_analysis, default_tasks=tasks, default_masks=masks)
         return made
 
     what = "gradient attribution to masks, the last 50 non-masks and all non-masks (table 1)"
-    groups = command(_run_groups, "groups", what)
+    groups = command("groups", what, masks=TABLE_MASKS)
     groups.add_argument("--n_masks", type=count, help=f"appended masks (default: {TABLE_MASKS}; with --model hf none)")
     _add_model_options(groups, default_tasks=OPEN_ENDED, default_limit=QUESTIONS)
     _add_include_path(groups)
 
     what = "gradient attribution to each in-context example over reorderings (figure 3; E3)"
-    examples = command(_run_examples, "examples", what)
+    examples = command("examples", what, FIXED_SLOT)
     what = f"masks appended; none, as the prompts of {FIXED_SLOT} hold one"
     examples.add_argument("--n_masks", type=count, help=what)
     examples.add_argument("--reorderings", type=count, default=REORDERINGS, help=f"default: {REORDERINGS}")
@@ -78,14 +78,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_options(examples, default_tasks=default_tasks, default_limit=QUESTIONS)
 
     what = "confidence and entropy at the answer mask against the mask count (figure 24; E13)"
-    confidence = command(_run_confidence, "confidence", what)
+    confidence = command("confidence", what)
     what = f"mask counts; {','.join(map(str, MASK_COUNTS))}"
     confidence.add_argument("--n_masks", type=counts, default=MASK_COUNTS, help=what)
     _add_model_options(confidence, default_tasks=OPEN_ENDED, default_limit=None)
     _add_include_path(confidence)
 
     what = "the order in which answers are filled, and calibration then, from results of trace=true"
-    order = command(_run_order, "order", what)
+    order = command("order", what)
+    order.set_defaults(run=_run_order)
     order.add_argument("results", nargs="+", type=Path, help="result files of lm_eval or mdlm-sweep, or their folders")
     return parser
 
@@ -110,47 +111,17 @@ def _add_include_path(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--include_path", metavar="FOLDER", help="tasks of your own that --tasks names")
 
 
-def _run_groups(given: argparse.Namespace) -> Any:
+def _run_analysis(given: argparse.Namespace) -> Any:
+    """Makes an analysis of a model, and prints its summary."""
     from mdlm_lm_eval.analyses import runs
 
-    _fill_in(given, n_masks=TABLE_MASKS, tasks=OPEN_ENDED)
-    report = runs.run("attribution_groups", given, runs.group_rows)
-    _summarise(report, {"groups": ("gradient", ["group"])})
-    return report
-
-
-def _run_examples(given: argparse.Namespace) -> Any:
-    from mdlm_lm_eval.analyses import runs
-
-    _fill_in(given, n_masks=None, tasks=OPEN_ENDED if given.model == "hf" else FIXED_SLOT)
-    report = runs.run("attribution_examples", given, runs.example_rows)
-    by = {"kinds": ["example"], "places": ["place"], "places_by_kind": ["example", "place"]}
-    _summarise(report, {name: ("gradient", columns) for name, columns in by.items()})
-    return report
-
-
-def _run_confidence(given: argparse.Namespace) -> Any:
-    from mdlm_lm_eval.analyses import runs
-
-    _fill_in(given, n_masks=None, tasks=OPEN_ENDED)
-    report = runs.run("confidence", given, runs.confidence_rows)
-    _summarise(report, {name: (name, ["n_masks"]) for name in ("confidence", "entropy", "correct")})
-    return report
-
-
-def _summarise(report: Any, columns: Mapping[str, tuple[str, list[str]]]) -> None:
-    """Finishes a report with means over tasks, and prints these.
-
-    `columns`: name of a summary -> a column of the rows, and the columns that it is grouped by.
-    """
-    from mdlm_lm_eval.analyses.report import over_tasks
-
-    summary = {name: over_tasks(report.rows, value, by) for name, (value, by) in columns.items()}
-    report.write(summary)
-    for name, (value, by) in columns.items():
+    _fill_in(given)
+    report = runs.run(given)
+    for name, (value, by) in runs.ANALYSES[given.analysis].summary.items():
         print(f"{value} by {' and '.join(by)}, mean over tasks")
-        for row in summary[name]:
+        for row in report.summary[name]:
             print(f"{' '.join(str(row[column]) for column in by)}: {row[value]:.3f}{_band(row['band'])}")
+    return report
 
 
 def _run_order(given: argparse.Namespace) -> Any:
@@ -174,12 +145,12 @@ def _run_order(given: argparse.Namespace) -> Any:
     return report
 
 
-def _fill_in(given: argparse.Namespace, *, n_masks: int | None, tasks: str) -> None:
+def _fill_in(given: argparse.Namespace) -> None:
     """Sets defaults that depend on the model. Raises OptionError for masks of an autoregressive model."""
-    given.tasks = given.tasks or [tasks]
+    given.tasks = given.tasks or [OPEN_ENDED if given.model == "hf" else given.default_tasks]
     given.model_args |= {"plugins": given.plugins} if given.plugins else {}
     if given.model != "hf":
-        given.n_masks = given.n_masks or n_masks
+        given.n_masks = given.n_masks or given.default_masks
     elif given.n_masks:
         raise OptionError(f"n_masks={given.n_masks} is not for model=hf: autoregressive models have no masks")
 

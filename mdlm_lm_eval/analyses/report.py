@@ -61,6 +61,7 @@ class Report:
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
         self.folder, self.name = folder, name
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as it will be read from the file
+        self.summary: Mapping[str, Any] = {}
         self.rows: list[Row] = []
         self.finished: list[str] = []  # tasks that are done
         path = self.path(".json")
@@ -85,6 +86,7 @@ class Report:
 
     def write(self, summary: Mapping[str, Any]) -> None:
         """Writes the files. `summary` is empty until all tasks are done."""
+        self.summary = summary
         content = {
             "analysis": self.name,
             "command": shlex.join(["mdlm-attribution", *sys.argv[1:]]),

@@ -1,9 +1,9 @@
 """Runs analyses of a model task by task, so that a killed run can continue."""
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from accelerate import find_executable_batch_size
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analyses import inputs
 from mdlm_lm_eval.analyses.gradients import attribute, example_means, group_means
-from mdlm_lm_eval.analyses.report import Report, Row
+from mdlm_lm_eval.analyses.report import Report, Row, over_tasks
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
@@ -26,8 +26,9 @@ _SETTINGS = ("apply_chat_template", "metadata", "n_masks", "limit", "reorderings
 _T = TypeVar("_T")
 
 
-def run(analysis: str, given: Namespace, rows_of: Callable[[Namespace, inputs.Model, Any], list[Row]]) -> Report:
-    """Returns a report with the rows of all tasks. The caller writes its summary."""
+def run(given: Namespace) -> Report:
+    """Writes the report of an analysis with the rows of all tasks, and their means over tasks."""
+    analysis = ANALYSES[given.analysis]
     tasks = inputs.load_tasks(given.tasks, given.metadata, vars(given).get("include_path"))
     pretrained, adapter = str(given.model_args.get("pretrained", BUILT_IN)), given.model_args.get("peft")
     settings = {  # everything that decides the results, except version, batch size and device
@@ -42,12 +43,13 @@ def run(analysis: str, given: Namespace, rows_of: Callable[[Namespace, inputs.Mo
         "task_suite": suite_info(tasks),
         **{name: vars(given).get(name) for name in _SETTINGS},
     }
-    report = Report(given.output_path, analysis, settings)
+    report = Report(given.output_path, analysis.file, settings)
     to_do = [name for name in tasks if name not in report.finished]
     if to_do:
         model = given.loaded or inputs.load_model(given.model, given.model_args, given.device)
-    for name in tqdm(to_do, desc=analysis, unit="task"):
-        report.add(name, rows_of(given, model, tasks[name]))
+    for name in tqdm(to_do, desc=analysis.file, unit="task"):
+        report.add(name, analysis.rows(given, model, tasks[name]))
+    report.write({name: over_tasks(report.rows, value, by) for name, (value, by) in analysis.summary.items()})
     return report
 
 
@@ -146,3 +148,29 @@ def _in_batches(
 
     found: list[_T] = run_all()
     return found
+
+
+class Analysis(NamedTuple):
+    """The name of its files, its rows for a task, and its means: name -> a column, and those that it is grouped by."""
+
+    file: str
+    rows: Callable[[Namespace, inputs.Model, Any], list[Row]]
+    summary: Mapping[str, tuple[str, list[str]]]
+
+
+#: Name of a command -> its analysis.
+ANALYSES = {
+    "groups": Analysis("attribution_groups", group_rows, {"groups": ("gradient", ["group"])}),
+    "examples": Analysis(
+        "attribution_examples",
+        example_rows,
+        {
+            "kinds": ("gradient", ["example"]),
+            "places": ("gradient", ["place"]),
+            "places_by_kind": ("gradient", ["example", "place"]),
+        },
+    ),
+    "confidence": Analysis(
+        "confidence", confidence_rows, {name: (name, ["n_masks"]) for name in ("confidence", "entropy", "correct")}
+    ),
+}

@@ -47,6 +47,11 @@ class Interval:
     values: tuple[float, ...] = ()
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """The ends to draw: twice the mean if there are none."""
+        return self.mean if self.low is None else self.low, self.mean if self.high is None else self.high
+
+    @property
     def half_width(self) -> float | None:
         """Half the distance between the ends: the number after ± of a symmetric interval."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2

@@ -47,13 +47,30 @@ class Experiment:
     name: str
     title: str
     figure: str
-    x: str
-    x_label: str
-    series: Mapping[str, Mapping[str, Any]]
-    base: Mapping[str, Any]
-    shares: tuple[str, ...] = ()
+    x: str = ""
+    x_label: str = ""
+    series: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    shares: Sequence[str] = ()
     at_zero: Mapping[str, Any] | None = None
+    analysis: str = ""
+    values: Sequence[str] = ()
     differs: str = ""
+
+    @property
+    def said(self) -> str:
+        """The paper's other numbers, in words."""
+        return str(published()["said"].get(self.name, ""))
+
+    @property
+    def line(self) -> float | None:
+        """The percentage of readers that know no word, where it is above chance."""
+        return SPELLING_ALONE if self.base.get("asks") == "mdlm_rules" else None
+
+    @property
+    def command(self) -> str:
+        """The command that runs it again."""
+        return f"mdlm-sweep --config {self.name} --model_args pretrained=MODEL --output_path results"
 
     def curves(self, model: Model) -> list[Curve]:
         """The lines of a model that was asked at two values of x, or more; without masks, at one."""
@@ -80,33 +97,21 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Section:
-    """An experiment of some models: the curves of each, by title; or a table, of an analysis.
+    """The numbers of an experiment in a table, and in a figure: the curves of each model by title, or its frames.
 
-    line: the percentage of readers that know no word, where it is above chance.
-    frames: what is drawn instead of curves: value -> title -> its table.
+    frames: what is drawn of an analysis: value -> title -> its table.
     """
 
-    name: str
-    title: str
-    figure: str
-    curves: Mapping[str, Sequence[Curve]]
-    x_label: str = ""
-    head: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    said: str = ""
-    differs: str = ""
-    line: float | None = None
+    experiment: Experiment
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    curves: Mapping[str, Sequence[Curve]] = field(default_factory=dict)
     frames: Mapping[str, Mapping[str, pd.DataFrame]] = field(default_factory=dict)
 
     @property
     def is_wide(self) -> bool:
         """Whether its figure has several panels."""
         return len(self.curves) > 1 or len(self.frames) > 1
-
-    @property
-    def command(self) -> str:
-        """The command that runs it again."""
-        return f"mdlm-sweep --config {self.name} --model_args pretrained=MODEL --output_path results"
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,8 @@ class Judged:
         if not self.model.has_masks:
             return ["It is autoregressive, a reference for the accuracies: it has no masks, and no claim is about it."]
         if not self.verdicts:
-            return ["No claim was asked in full."]
+            why = next(iter(self.left_out), "")
+            return [f"No claim was asked in full{why and f': the first cell that was left out {why}'}."]
         found = []
         if masks := self.verdicts.get("masks"):
             few, many = (_point(self.model.answers[replace(MASKS, masks=n)], "").mean for n in (FEW, MANY))
@@ -202,15 +208,16 @@ def published_effect(verdict: Verdict, model: Model) -> tuple[str, float, float]
 
 def sections(models: Sequence[Model]) -> list[Section]:
     """The sections with an answer, in the paper's order."""
-    said = published()["said"]
     found = []
     for one in experiments():
-        curves = {model.title: own for model in models if (own := one.curves(model))}
-        if curves:
-            section = Section(one.name, one.title, one.figure, curves, one.x_label, said=said.get(one.name, ""))
-            line = SPELLING_ALONE if one.base.get("asks") == "mdlm_rules" else None
-            found.append(replace(section, differs=one.differs, line=line, **_table_of(curves)))
-    return [*found, *_analyses(models), *_gains_and_losses(models)]
+        if one.analysis:
+            found += _analyses(one, models)
+        elif one.series:
+            curves = {model.title: own for model in models if (own := one.curves(model))}
+            found += [Section(one, *_table_of(curves), curves)] if curves else []
+        else:
+            found += _gains_and_losses(one, models)
+    return found
 
 
 def degradation(curve: Curve) -> float | None:
@@ -221,11 +228,9 @@ def degradation(curve: Curve) -> float | None:
 
 @cache
 def experiments() -> tuple[Experiment, ...]:
-    """The experiments with accuracies."""
+    """The experiments, in the order of a report."""
     lines = yaml.safe_load(files("mdlm_lm_eval.paper").joinpath("experiments.yaml").read_text("utf-8"))
-    return tuple(
-        Experiment(**{**line, "base": line.get("base", {}), "shares": tuple(line.get("shares", ()))}) for line in lines
-    )
+    return tuple(Experiment(**line) for line in lines)
 
 
 @cache
@@ -246,7 +251,7 @@ def _point(of_tasks: Mapping[str, Answers], share: str) -> Point:
     return Point(100 * fmean(found), questions, t_interval([100 * one for one in found]), n)
 
 
-def _table_of(curves: Mapping[str, Sequence[Curve]]) -> dict[str, Any]:
+def _table_of(curves: Mapping[str, Sequence[Curve]]) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the numbers that a figure draws: a row for each line."""
     xs = sorted({x for own in curves.values() for curve in own for x in curve.points})
     several = len(curves) > 1
@@ -257,72 +262,25 @@ def _table_of(curves: Mapping[str, Sequence[Curve]]) -> dict[str, Any]:
             fallen = degradation(curve) if not curve.share else None
             rows.append([f"{title}, {curve.label}" if several else curve.label, *cells])
             rows[-1].append("–" if fallen is None else f"{fallen:.1f}")
-    return {"head": ["percent", *map(str, xs), "degradation"], "rows": rows}
+    return ["percent", *map(str, xs), "degradation"], rows
 
 
-_SHOTS = (5, 25)
-_LOSSES = "The paper does not state the number of examples of its losses; here it is the larger one."
-_NOT_NORMALISED = "The paper does not state how it normalised gradients; here the largest of a prompt is 1."
-
-
-@dataclass(frozen=True)
-class _Analysis:
-    """A section of an analysis: columns of its rows that are drawn, by another one."""
-
-    name: str
-    title: str
-    figure: str
-    by: str
-    x_label: str
-    values: Sequence[str]
-    differs: str = ""
-
-
-_ANALYSES = {
-    "attribution_groups": _Analysis(
-        "table1", "Gradients at masks and at text", "table 1", "group", "", ["gradient"], _NOT_NORMALISED
-    ),
-    "attribution_examples": _Analysis(
-        "e03",
-        "Gradients of each example",
-        "3",
-        "place",
-        "place of the example, from the first",
-        ["gradient"],
-        _NOT_NORMALISED,
-    ),
-    "confidence": _Analysis(
-        "e13",
-        "Confidence at the answer's mask",
-        "24",
-        "n_masks",
-        "masks",
-        ["confidence", "entropy"],
-    ),
-}
-
-
-def _analyses(models: Sequence[Model]) -> list[Section]:
-    """Sections of the gradient analyses and of confidence: their means over tasks."""
-    found = []
-    for analysis, one in _ANALYSES.items():
-        rows_of = {model.title: model.analyses[analysis]["rows"] for model in models if analysis in model.analyses}
-        if not rows_of:
-            continue
-        frames = {
-            value: {title: pd.DataFrame(over_tasks(rows, value, [one.by])) for title, rows in rows_of.items()}
-            for value in one.values
-        }
-        first = next(iter(next(iter(frames.values())).values()))
-        rows = [
-            [", ".join([title, value][: len(frames)]), *(_with_band(row, value) for row in frame.to_dict("records"))]
-            for value, of_models in frames.items()
-            for title, frame in of_models.items()
-        ]
-        head = ["", *map(str, first[first.columns[0]])]
-        section = Section(one.name, one.title, one.figure, {}, one.x_label, head, rows, frames=frames)
-        found.append(replace(section, said=published()["said"].get(one.name, ""), differs=one.differs))
-    return found
+def _analyses(one: Experiment, models: Sequence[Model]) -> list[Section]:
+    """The section of a gradient analysis or of confidence: means over tasks."""
+    rows_of = {model.title: model.analyses[one.analysis]["rows"] for model in models if one.analysis in model.analyses}
+    if not rows_of:
+        return []
+    frames = {
+        value: {title: pd.DataFrame(over_tasks(rows, value, [one.x])) for title, rows in rows_of.items()}
+        for value in one.values
+    }
+    first = next(iter(next(iter(frames.values())).values()))
+    rows = [
+        [", ".join([title, value][: len(frames)]), *(_with_band(row, value) for row in frame.to_dict("records"))]
+        for value, of_models in frames.items()
+        for title, frame in of_models.items()
+    ]
+    return [Section(one, ["", *map(str, first[one.x])], rows, frames=frames)]
 
 
 def _with_band(row: Mapping[Any, Any], value: str) -> str:
@@ -330,16 +288,16 @@ def _with_band(row: Mapping[Any, Any], value: str) -> str:
     return f"{row[value]:.3f}" + ("" if band is None or pd.isna(band) else f" ± {band:.3f}")
 
 
-def _gains_and_losses(models: Sequence[Model]) -> list[Section]:
+def _gains_and_losses(one: Experiment, models: Sequence[Model]) -> list[Section]:
     """E12: what each task gains from 5 to 25 examples, and loses from 1 to 200 masks, in points."""
     frames: dict[str, pd.DataFrame] = {}
     rows = []
     for model in models:
-        cells = [(masks, shots) for masks, shots in ((1, _SHOTS[0]), (1, _SHOTS[1]), (MANY, _SHOTS[1]))]
         points = []
         for asks in ("mdlm_context", "mdlm_single_token"):
+            cells = ((1, 5), (1, 25), (MANY, 25))
             conditions = [Condition(asks, masks=masks, relevant=shots, distractors=0) for masks, shots in cells]
-            few, many, masked = (model.answers.get(one, {}) for one in conditions)
+            few, many, masked = (model.answers.get(each, {}) for each in conditions)
             for task in sorted(few.keys() & many.keys() & masked.keys()):
                 gain = 100 * (many[task].accuracy - few[task].accuracy)
                 points.append((task, gain, 100 * (many[task].accuracy - masked[task].accuracy)))
@@ -354,9 +312,4 @@ def _gains_and_losses(models: Sequence[Model]) -> list[Section]:
     if not rows:
         return []
     head = ["", "gain, points", "loss, points", "Pearson's r", "tasks"]
-    title, x_label = (
-        "Gain from examples against loss to masks",
-        f"gain from {_SHOTS[0]} to {_SHOTS[1]} examples (points)",
-    )
-    section = Section("e12", title, "20", {}, x_label, head, rows, frames={"loss": frames})
-    return [replace(section, said=published()["said"]["e12"], differs=_LOSSES)]
+    return [Section(one, head, rows, frames={"loss": frames})]

@@ -95,13 +95,12 @@ def curves(section: Section) -> Figure:
                 continue
             axes.plot(xs, [one.mean for one in points], marker=MARKERS[n % len(MARKERS)], label=curve.label, **of_share)
             if not curve.share:
-                bands = [(one.tasks.low or 0.0, one.tasks.high or 0.0) for one in points]
-                axes.fill_between(xs, *zip(*bands, strict=True), color=COLOURS[n], alpha=0.12, linewidth=0)
-            ends = [(one.questions.low or one.mean, one.questions.high or one.mean) for one in points]
-            axes.vlines(xs, *zip(*ends, strict=True), color=COLOURS[n], linewidth=1)
+                bands = zip(*(one.tasks.ends for one in points), strict=True)
+                axes.fill_between(xs, *bands, color=COLOURS[n], alpha=0.12, linewidth=0)
+            axes.vlines(xs, *zip(*(one.questions.ends for one in points), strict=True), color=COLOURS[n], linewidth=1)
         axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (1, 2)))
-        if section.line is not None:
-            axes.axhline(section.line, color=_GREY, linewidth=0.8, linestyle=(0, (4, 2)))
+        if section.experiment.line is not None:
+            axes.axhline(section.experiment.line, color=_GREY, linewidth=0.8, linestyle=(0, (4, 2)))
         if len(section.curves) > 1:
             axes.set_title(title)
         axes.set_ylim(-3, 103)
@@ -109,9 +108,9 @@ def curves(section: Section) -> Figure:
     xs = sorted({x for own in of_curves if own != [0] for x in own}) or [1, 200]
     for axes in panels:
         axes.set_visible(bool(axes.lines))
-        _scale_x(axes, section.x_label, xs)
+        _scale_x(axes, section.experiment.x_label, xs)
     for axes in grid[-1]:
-        axes.set_xlabel(section.x_label)
+        axes.set_xlabel(section.experiment.x_label)
     for axes in grid[:, 0]:
         axes.set_ylabel("percent")
     handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -138,12 +137,12 @@ def analysis(section: Section) -> Figure:
         for n, (title, frame) in enumerate(frames.items()):
             look: dict[str, Any] = {"color": COLOURS[n % len(COLOURS)], "label": title}
             look["marker"] = MARKERS[n % len(MARKERS)]
-            if section.name == "e12":
+            if section.experiment.name == "e12":
                 _draw_points(axes, frame, look)
                 continue
-            by = frame.columns[0]
+            by = section.experiment.x
             bands = frame["band"].astype(float).fillna(0.0)
-            if section.name == "table1":
+            if section.experiment.name == "table1":
                 places = [place + 0.15 * n for place in range(len(frame))]
                 axes.errorbar(places, frame[value], yerr=bands, linestyle="none", capsize=2, **look)
                 axes.set_xticks(range(len(frame)), frame[by].str.replace(" ", "\n"))
@@ -151,7 +150,7 @@ def analysis(section: Section) -> Figure:
                 axes.errorbar(frame[by], frame[value], yerr=bands, capsize=1.5, **look)
                 if by == "n_masks":
                     log_axis(axes, [1, 2, 5, 10, 20, 50, 100, 200])
-        axes.set_xlabel(section.x_label)
+        axes.set_xlabel(section.experiment.x_label)
         axes.set_ylabel(_VALUES[value])
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left")

@@ -51,7 +51,7 @@ def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output:
                 save_light_and_dark(figures.forest(one), folder / f"figures/verdicts-{n}")
         for section in found:
             drawn = figures.curves(section) if section.curves else figures.analysis(section)
-            save_light_and_dark(drawn, folder / f"figures/{section.name}")
+            save_light_and_dark(drawn, folder / f"figures/{section.experiment.name}")
         content: dict[str, Any] = {
             "verdicts": verdicts,
             "sections": found,
@@ -120,9 +120,9 @@ def _as_json(verdicts: Sequence[Judged], found: Sequence[Section]) -> dict[str, 
             for one in verdicts
         ],
         "experiments": {
-            section.name: {
-                "title": section.title,
-                "figure": section.figure,
+            section.experiment.name: {
+                "title": section.experiment.title,
+                "figure": section.experiment.figure,
                 "curves": {title: [asdict(curve) for curve in own] for title, own in section.curves.items()},
                 "table": [list(section.head), *map(list, section.rows)],
             }
