@@ -3,6 +3,8 @@
 import csv
 import json
 import sys
+from collections.abc import Iterable, Iterator
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from mdlm_lm_eval.options import (
     options_of,
     shown,
 )
-from mdlm_lm_eval.presets import load_preset, preset_names, run_of
+from mdlm_lm_eval.presets import Published, published, repeated_by
 from mdlm_lm_eval.registry import KINDS, ROW_DECODERS, SAMPLERS
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 
@@ -34,20 +36,44 @@ DECODING = {
     "other": "",
 }
 MOST_VALUES = 4  # of more, the page has a table
-_HEADER = ("preset", "published", "task", "shots", "options")
+# Questions of the tasks whose published scores others repeated.
+QUESTIONS = {
+    "arc_challenge": 1172, "arc_challenge_chat": 1172, "arc_easy": 2376, "bbh": 6511, "ceval-valid": 1346,
+    "cmmlu": 11582, "gpqa_diamond_generative_n_shot": 198, "gpqa_main_n_shot": 448, "gsm8k": 1319, "gsm8k_cot": 1319,
+    "hellaswag": 10042, "humaneval": 164, "ifeval": 541, "mbpp": 500, "mdlm_hellaswag": 10042,
+    "mdlm_humaneval_chat": 164, "mdlm_humaneval_instruct": 164, "humaneval_instruct": 164, "mdlm_mbpp_instruct": 500,
+    "minerva_math": 5000, "mmlu": 14042, "mmlu_generative": 14042, "mmlu_pro": 12032, "piqa": 1838, "race": 1045,
+    "truthfulqa_mc2": 817, "winogrande": 1267,
+}  # fmt: skip
 _DEFAULTS = defaults_of(LikelihoodOptions) | defaults_of(DecodingOptions)
 
 
 def write(folder: Path) -> None:
-    """Fills the marked places of options.md, and writes presets.csv."""
+    """Fills the marked places of options.md, and writes the tables of presets."""
     for name, options in _tables().items():
         table = markdown_table(("option", "values", "meaning"), map(_option, options))
         replace_table(folder / "options.md", name, _without_padding(table))
     ways = [_sampler(name, way) for name, way in sorted(SAMPLERS.all().items()) if name not in SAMPLERS.guests]
     table = markdown_table(("`sampler`", "what it does"), ways)
     replace_table(folder / "options.md", "sampler", _without_padding(table))
-    with (folder / "presets.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([_HEADER, *map(_preset, preset_names())])
+    runs = published()
+    header = ("preset", "published", "by others", "task", "shots", "options")
+    _write_csv(folder / "presets.csv", header, (_preset(name, run) for name, run in runs.items()))
+    models = {name.rpartition("/")[0]: run for name, run in runs.items()}
+    header = ("model", "source", "date", "differs")
+    of_models = ((f"`{name}`", run.source, run.dated, run.differs) for name, run in models.items())
+    _write_csv(folder / "preset_sources.csv", header, of_models)
+    header = ("preset", "authors", "others", "difference", "2 standard errors", "settings", "cause")
+    _write_csv(
+        folder / "repeated.csv",
+        header,
+        (row for name, run in runs.items() if run.score for row in _repeated(name, run)),
+    )
+
+
+def _write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
 
 
 def _without_padding(table: str) -> str:
@@ -109,12 +135,36 @@ def _compared(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def _preset(name: str) -> tuple[str, ...]:
-    run, options = run_of(name), {k: v for k, v in load_preset(name).items() if v != _DEFAULTS[k]}
-    score = run.score and run.score + "†" * (not run.is_target)
+def _preset(name: str, run: Published) -> tuple[str, ...]:
+    options = {option: value for option, value in run.options.items() if value != _DEFAULTS[option]}
     task, shots, tokens = map(run.value, ("--tasks", "--num_fewshot", "--gen_kwargs"))
     options |= dict([tokens.split("=")]) if tokens else {}
-    return f"`{name}`", score, f"`{task}`", shots or "", f"`{typed(options)}`"
+    score = run.score and run.score + "†" * (not run.is_target)
+    others = ", ".join(other.score for other in repeated_by(name).values())
+    return f"`{name}`", score, others, f"`{task}`", shots or "", f"`{typed(options)}`"
+
+
+def _repeated(name: str, run: Published) -> Iterator[tuple[str, ...]]:
+    """Others' scores beside the published one, with two standard errors of the difference of independent runs."""
+    for other, theirs in repeated_by(name).items():
+        first, second = float(run.score.rpartition("/")[2]), float(theirs.score)
+        variance = sum(score * (100 - score) for score in (first, second))
+        errors = 2 * sqrt(variance / QUESTIONS[str(run.value("--tasks"))])
+        settings = _differing(run, theirs)
+        cause = theirs.why or ("unknown" if settings == "the same" else "other settings")
+        score = f"**{theirs.score}**" if abs(second - first) > errors else theirs.score
+        sizes = f"{second - first:+.1f}", f"{errors:.1f}"
+        yield f"`{other}`", run.score, score, *sizes, settings, cause if score != theirs.score else ""
+
+
+def _differing(run: Published, other: Published) -> str:
+    """What the other run has instead: task, shots, template, options."""
+    found = {flag: other.value(f"--{flag}") for flag in ("tasks", "num_fewshot", "gen_kwargs")}
+    found = {flag: value for flag, value in found.items() if value and value != run.value(f"--{flag}")}
+    found |= {name: value for name, value in other.options.items() if run.options.get(name) != value}
+    has_template = "--apply_chat_template" in run.flags, "--apply_chat_template" in other.flags
+    found |= {"apply_chat_template": has_template[1]} if has_template[0] != has_template[1] else {}
+    return f"`{typed(found)}`" if found else "the same"
 
 
 def _option(declared: Option) -> tuple[str, ...]:

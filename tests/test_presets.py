@@ -15,8 +15,8 @@ from tests.commands import run
 from tests.conftest import choice, data, generation, tiny_model, tiny_tokenizer
 
 PRESET = "llada-8b-base/gsm8k-256"
-# Families whose attention is block-causal, by the beginning of their presets' names.
-BLOCK_FAMILIES = {"llada2.0": "llada2", "llada2.1": "llada21", "sdar": "sdar", "fast-dllm-v2": "fast_dllm_v2"}
+# Families whose attention is block-causal. The mixture sdar_moe decodes as sdar does.
+BLOCK_FAMILIES = {"llada2", "llada21", "sdar", "fast_dllm_v2", "a2d-qwen3", "a2d-qwen2"}
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -30,7 +30,8 @@ def test_the_options_of_a_preset_are_valid_and_explicit(name: str) -> None:
 
 def family_of(name: str) -> str | None:
     """A block-causal family, if the preset is one's."""
-    return next((family for start, family in BLOCK_FAMILIES.items() if name.startswith(start)), None)
+    family = run_of(name).family.removesuffix("_moe")
+    return family if family in BLOCK_FAMILIES else None
 
 
 # The first of those with the same options and family.
@@ -70,6 +71,9 @@ def test_presets_are_listed_by_the_command_that_errors_name() -> None:
     shown = run("mdlm_lm_eval.presets", "show", PRESET)
     assert shown.stdout.splitlines() == [
         "# published: 70.0 (EVAL.md, generation tasks)",
+        f"# repeated: 70.7 (dllm/{PRESET})",
+        "# source: https://github.com/ML-GSAI/LLaDA (b7e6c35), 2026-06-25",
+        "# differs: the authors ran lm-eval 0.4.8",
         "# texts: their answers continue after an end-of-text token up to the next stop string; ours stop at it",
         "# options: n_masks=256,steps=256,temperature=0.0,unmasking=confidence",
         f"lm_eval --model mdlm --model_args pretrained=GSAI-ML/LLaDA-8B-Base,preset={PRESET},dtype=bfloat16 "
@@ -81,6 +85,7 @@ def test_what_differs_from_the_authors_run_is_said() -> None:
     runs = {name: run_of(name) for name in preset_names()}
     changed_by_lm_eval = {"bbh", "minerva_math", "gpqa_main_n_shot"}
     assert not [name for name, one in runs.items() if one.is_target and one.value("--tasks") in changed_by_lm_eval]
+    assert all(one.dated.startswith("20") and "http" in one.source for one in runs.values())
     dtypes = {name: "dtype=float16" in one.flags[1].split(",") for name, one in runs.items()}
     assert [name for name, is_float16 in dtypes.items() if is_float16] == [n for n in runs if n.startswith("sdar")]
     shown = run("mdlm_lm_eval.presets", "show", "dream-7b-instruct/ifeval", "dream-7b-instruct/gpqa").stdout

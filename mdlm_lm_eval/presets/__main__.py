@@ -7,7 +7,7 @@ python -m mdlm_lm_eval.presets show llada-8b-base/gsm8k-256
 import shlex
 
 from mdlm_lm_eval.command_line import ending_well, parser_of, typed
-from mdlm_lm_eval.presets import load_preset, preset_names, run_of
+from mdlm_lm_eval.presets import load_preset, preset_names, repeated_by, run_of
 
 
 def shown(name: str) -> str:
@@ -15,7 +15,11 @@ def shown(name: str) -> str:
     options, run = load_preset(name), run_of(name)
     unsafe = "HF_ALLOW_CODE_EVAL=1 " if "--confirm_run_unsafe_code" in run.flags else ""
     target = "" if run.is_target else "; settings only: the authors' task differs from lm-eval's, expect another number"
-    lines = [f"# published: {run.score or 'no score'} ({run.source}){target}"]
+    lines = [f"# published: {run.score or 'no score'} ({run.where}){target}"]
+    lines += [f"# repeated: {repeated.score} ({other})" for other, repeated in repeated_by(name).items()]
+    lines.append(f"# source: {run.source}, {run.dated}")
+    if run.differs:
+        lines.append(f"# differs: {run.differs}")
     if run.texts and "likelihood" not in options:
         lines.append(f"# texts: {run.texts}")
     lines.append(f"# options: {typed(options)}")
