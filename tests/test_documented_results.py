@@ -57,8 +57,8 @@ def test_the_first_50_questions_of_each_task() -> None:
 
     decoded, among, other = (percent("built-in", SHARES[name]) for name in ("decoded", "among_labels", "other"))
     expected = [
-        f"exact_match|↑ |{decoded / 100 + 1e-9:.4f}|",
-        f'"200 masks: {decoded:.1f}% as decoded, {among:.1f}% among letters, {other:.0f}% other tokens"',
+        f"mdlm_rules (exact_match) {decoded:.1f} (",
+        f"answers 200 masks: {decoded:.1f}% as decoded, {among:.1f}% among letters, {other:.0f}% other tokens",
     ]
     assert missing("README.md", expected) == []
     decoded, among, ended = (percent("built-in-instruct", SHARES[name]) for name in ("decoded", "among_labels", "eos"))

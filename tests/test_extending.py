@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lm_eval.utils import simple_parse_args_string
+from lm_eval.utils import make_table, simple_parse_args_string
 from safetensors.torch import save_file
 from transformers import LlamaForCausalLM
 
@@ -282,3 +282,18 @@ def test_a_task_of_ones_own_has_slots(
     warned = [one.getMessage() for one in caplog.records if "<|mask|>" in one.getMessage()]
     sentence = "2 of 2 prompts hold <|mask|> as plain text; a task's infill: true makes it a slot"
     assert warned == ([] if infill else [sentence])
+
+
+def test_the_page_on_own_questions_shows_what_its_files_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs/own_questions.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (questions,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "own/capitals.jsonl").write_text(questions)
+    for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+        name = re.search(r"^task: (\w+)", block)
+        assert name
+        (tmp_path / "own" / f"{name[1]}.yaml").write_text(block)
+    result = evaluate(MDLM(), ["capitals", "capitals_choice"], tmp_path / "own")
+    scores = make_table(result).strip().splitlines()[2:]
+    assert all(line.partition("|±")[0] in text for line in scores)  # no standard error is computed here

@@ -28,9 +28,11 @@ PAGE = ROOT / "docs/built_in_model.md"
 #: Place in a document -> the documents that have it.
 PLACES = {
     "study": (PAGE,),
-    "finding": (ROOT / "README.md", PAGE),
+    "headline": (ROOT / "README.md",),
+    "finding": (PAGE,),
     "control": (PAGE,),
-    "repair": (ROOT / "finetune/README.md", PAGE),
+    "tv": (ROOT / "finetune/README.md",),
+    "repair": (PAGE,),
     "shipped": (ROOT / "mdlm_lm_eval/default_model/README.md",),
 }
 SHIPPED = 19  # the seed of `built-in` and `built-in-instruct`
@@ -110,8 +112,21 @@ def primary(study: Study) -> dict[str, tuple[OverModels, OverModels, OverModels,
     return result
 
 
+def headline(study: Study) -> str:
+    """What EOS padding does, in one sentence."""
+    over, predicted, masks, verdict = primary(study)["EOS padding"]
+    n = len(over.changes)
+    so_far = f" so far, {N_READING} registered" if n < N_READING else ""
+    return (
+        "Padding answers with predicted EOS, as LLaDA's fine-tuning does, changes our small models "
+        f"({n}{so_far}) with 200 masks by a median of {over.median.mean:+.1f} points beside masks as padding "
+        f"({_ends(over)}, {chance(over.p)}: {verdict}). {collapsed(predicted)} lose more than 30 points; with masks, "
+        f"{collapsed(masks)}."
+    )
+
+
 def finding(study: Study) -> str:
-    """What EOS padding does, as a sentence."""
+    """What EOS padding does, as sentences."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
     below = sum(one < 0 for one in over.changes)
     effect = {
@@ -127,33 +142,30 @@ def finding(study: Study) -> str:
 
 
 def control(study: Study) -> str:
-    """How masks and dots compare before and after fine-tuning, as sentences."""
-    parts = []
-    for arm, words in (
-        ("base", "Before fine-tuning"),
-        ("sft", "After SFT with predicted EOS"),
-        ("sft-masks", "After SFT with masks as padding"),
-    ):
-        of_masks, of_dots = (changes(study, arm, arm, ending, minus=("2",)) for ending in ("200", "dots"))
-        apart = changes(study, arm, arm, "200", minus=("dots",))
-        parts.append(
-            f"{words}, 200 masks instead of 2 change accuracy by {signed(of_masks)} points, and 199 dots by "
-            f"{signed(of_dots)}; masks minus dots: {signed(apart)}, {chance(apart.p)}."
-        )
-    return " ".join(parts)
+    """How masks and as many dots compare before and after fine-tuning, as a sentence."""
+    arms = {"base": "before fine-tuning", "sft": "after SFT with predicted EOS", "sft-masks": "with masks as padding"}
+    apart = {words: changes(study, arm, arm, "200", minus=("dots",)) for arm, words in arms.items()}
+    parts = (f"{words} {signed(over)} ({chance(over.p)})" for words, over in apart.items())
+    return f"200 masks minus 199 dots, median in points: {', '.join(parts)}."
 
 
 def _so_far(over: OverModels) -> str:
     return f" (so far; {N_READING} are registered)" if len(over.changes) < N_READING else ""
 
 
-def repair(study: Study) -> str:
-    """What CE and TV do after EOS padding, as sentences."""
-    over, with_tv, without, verdict = primary(study)["TV"]
-    parts = [
+def tv(study: Study) -> str:
+    """What TV adds to CE after EOS padding, as a sentence."""
+    over, _, _, verdict = primary(study)["TV"]
+    return (
         f"CE + TV minus CE only is a median of {over.median.mean:+z.1f} points with 200 masks over "
         f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}: {verdict})."
-    ]
+    )
+
+
+def repair(study: Study) -> str:
+    """What CE and TV do after EOS padding, as sentences."""
+    _, with_tv, without, _ = primary(study)["TV"]
+    parts = [tv(study)]
     for arm, words in (("sft-ce", "CE only"), ("sft-ce-tv", "CE + TV")):
         few, many = (changes(study, arm, "sft", ending) for ending in ("2", "200"))
         parts.append(
@@ -185,8 +197,6 @@ def tables(study: Study) -> str:
             "The registered contrasts, in points with 200 masks. A model *collapses* if it is over 30 points below "
             "its base:",
             _primary(found),
-            "Secondary, in points; tests that hold by Holm's method over this table are marked *:",
-            _secondary(found),
         )
     )
 
@@ -224,18 +234,8 @@ def secondary(found: Study) -> dict[str, OverModels]:
     return rows
 
 
-def _secondary(found: Study) -> str:
-    rows = secondary(found)
-    small = holm(np.array([one.p for one in rows.values()]))
-    cells = [
-        [name, signed(over), f"{min(over.changes):+.1f}…{max(over.changes):+.1f}", chance(over.p) + "*" * int(is_small)]
-        for (name, over), is_small in zip(rows.items(), small, strict=True)
-    ]
-    return markdown_table(["difference", "median", "all", "sign test"], cells)
-
-
 def csv_files(study: Study) -> dict[str, str]:
-    """Name -> content of the files beside the answers: percent right of every model, and medians of every stratum."""
+    """Name -> content of the files beside the answers: every model, medians of strata, the secondary differences."""
     endings = [(ending, measure) for measure in asking.MEASURES for ending in WORDS]
     heads = ["seed", "arm", *(f"{measure}, {WORDS[ending]}" for ending, measure in endings)]
     of_models = [
@@ -251,7 +251,17 @@ def csv_files(study: Study) -> dict[str, str]:
         for name, (_, n) in shares["2"][0].items():
             medians = (f"{median(one[name][0] for one in of):.2f}" for of in shares.values())
             of_strata.append([arm, f'"{name}"', str(n), *medians])
-    files = {"models.csv": [[f'"{head}"' for head in heads], *of_models], "strata.csv": of_strata}
+    rows = secondary(found)
+    small = holm(np.array([one.p for one in rows.values()]))
+    differences = [["difference", "median (interval)", "least", "most", "sign test p", "holds by Holm's method"]]
+    for (name, over), is_small in zip(rows.items(), small, strict=True):
+        ends = (f"{one:+.1f}" for one in (min(over.changes), max(over.changes)))
+        differences.append([f'"{name}"', signed(over), *ends, f"{over.p:.3g}", "yes" if is_small else "no"])
+    files = {
+        "models.csv": [[f'"{head}"' for head in heads], *of_models],
+        "strata.csv": of_strata,
+        "secondary.csv": differences,
+    }
     return {name: "".join(",".join(row) + "\n" for row in rows) for name, rows in files.items()}
 
 
@@ -279,8 +289,10 @@ def texts(study: Study) -> dict[str, str]:
     found = reading(study)
     return {
         "study": compact(tables(study)),
+        "headline": headline(found),
         "finding": finding(found),
         "control": control(found),
+        "tv": tv(found),
         "repair": repair(found),
         "shipped": compact(_shipped(study)),
     }
