@@ -52,10 +52,10 @@ def write(folder: Path) -> None:
     """Fills the marked places of options.md, and writes the tables of presets."""
     for name, options in _tables().items():
         table = markdown_table(("option", "values", "meaning"), map(_option, options))
-        replace_table(folder / "options.md", name, _without_padding(table))
+        replace_table(folder / "options.md", name, table)
     ways = [_sampler(name, way) for name, way in sorted(SAMPLERS.all().items()) if name not in SAMPLERS.guests]
     table = markdown_table(("`sampler`", "what it does"), ways)
-    replace_table(folder / "options.md", "sampler", _without_padding(table))
+    replace_table(folder / "options.md", "sampler", table)
     runs = published()
     header = ("preset", "published", "by others", "task", "shots", "options")
     _write_csv(folder / "presets.csv", header, (_preset(name, run) for name, run in runs.items()))
@@ -74,11 +74,6 @@ def write(folder: Path) -> None:
 def _write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
-
-
-def _without_padding(table: str) -> str:
-    """As the tables are that are written by hand there."""
-    return table.replace("| ", "|").replace(" |", "|")
 
 
 def _tables() -> dict[str, list[Option]]:

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
-from mdlm_lm_eval.results.markdown import markdown_table, replace_table
+from mdlm_lm_eval.results.markdown import compact, markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import LEAST_MODELS, OverModels, holm, over_models
 from mdlm_lm_eval.results.suite import SPELLING_ALONE
 from training import asking
@@ -270,18 +270,13 @@ def _shipped(study: Study) -> str:
     of_arms = [
         [strata(study[SHIPPED][arm]["answers"][str(OUTCOME)][ending]) for ending in WORDS] for arm in ("base", "sft")
     ]
-    rows = []
-    for name, (_, n) in of_arms[0][0].items():
-        cells = (" → ".join(f"{one[name][0]:.1f}" for one in of[:2]) + f", {of[2][name][0]:.1f}" for of in of_arms)
-        if not name.startswith("examples"):
-            rows.append([name, str(n), *cells])
-    return markdown_table(["stratum", "questions", "`built-in`", "`built-in-instruct`"], rows)
-
-
-def compact(text: str) -> str:
-    """The same Markdown without spaces around the bars of its tables."""
-    lines = text.splitlines()
-    return "\n".join(line.replace(" | ", "|").replace("| ", "|").replace(" |", "|") for line in lines)
+    rows = [
+        [name, str(n), *(f"{one[name][0]:.1f}" for of in of_arms for one in of)]
+        for name, (_, n) in of_arms[0][0].items()
+        if not name.startswith("examples")
+    ]
+    heads = [f"{model} {words}" for model in ("`built-in`:", "`-instruct`:") for words in WORDS.values()]
+    return markdown_table(["stratum", "questions", *heads], rows)
 
 
 def texts(study: Study) -> dict[str, str]:

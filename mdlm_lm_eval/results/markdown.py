@@ -19,8 +19,13 @@ def aligned(values: Iterable[float | None]) -> list[str]:
     return ["–" if value is None else f"{value:.{decimals}f}" for value in known]
 
 
+def compact(text: str) -> str:
+    """The same Markdown without spaces around the bars of its tables."""
+    return "\n".join(line.replace(" | ", "|").replace("| ", "|").replace(" |", "|") for line in text.splitlines())
+
+
 def replace_table(readme: Path, name: str, text: str) -> None:
-    """Replaces the text in the place of a README that is marked with `name`."""
+    """Replaces the text in the place of a README that is marked with `name`; tables become compact."""
     marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
     old = readme.read_text(encoding="utf-8")
-    readme.write_text(marked.sub(lambda match: f"{match[1]}{text}\n{match[2]}", old), encoding="utf-8")
+    readme.write_text(marked.sub(lambda match: f"{match[1]}{compact(text)}\n{match[2]}", old), encoding="utf-8")
