@@ -1,6 +1,7 @@
 """Figure and tables of a model's results on `mdlm_parallel`: accuracy against the tokens that a step fills.
 
-    python benchmarks/generated_tasks.py leaderboard/generated_tasks/built-in-lists --output docs/figures
+    tar -xf leaderboard/generated_tasks.tar.gz
+    python benchmarks/generated_tasks.py generated_tasks/built-in-lists --output docs/figures
 
 Hollow markers are bounds: what an ideal model reaches that draws 2 or 4 names per step (6 or 12 tokens) independently
 of each other. They hold where tokens are sampled.

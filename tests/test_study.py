@@ -95,6 +95,14 @@ def test_models_are_fine_tuned_after_bases_that_read(tmp_path: Path, monkeypatch
     assert len(trained) == len(arms) + len(secondary)
     assert study.read_seed(0, tmp_path / "answers").keys() == study.ARMS.keys()
     assert study.read_seed(1, tmp_path / "answers").keys() == {"base"}
+    for _ in range(2):
+        study_tables.add_answers(tmp_path / "answers", tmp_path / "all.json.gz")
+    committed = study_tables.read_study(tmp_path / "all.json.gz")
+    assert {seed: [*models] for seed, models in committed.items()} == {
+        0: [*study.ARMS],
+        1: ["base"],
+        2: primary,
+    }
 
 
 def planted(shares: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -149,7 +157,7 @@ def test_the_documents_say_what_follows_from_the_committed_answers(tmp_path: Pat
                 "training.study_tables --write"
             )
     for name, table in study_tables.csv_files(found).items():
-        assert (study_tables.ANSWERS / name).read_text(encoding="utf-8") == table
+        assert (study_tables.ANSWERS.parent / name).read_text(encoding="utf-8") == table
     study_tables.write_figure(found, tmp_path)
     for made in tmp_path.iterdir():
         assert made.read_bytes() == (study_tables.ROOT / "docs/figures" / made.name).read_bytes()

@@ -53,7 +53,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path, help="folder of the models")
-    parser.add_argument("--answers", type=Path, default=ANSWERS, help="folder of the answers")
+    parser.add_argument("--answers", type=Path, default=ANSWERS, help="file of the answers")
     arguments = parser.parse_args()
     found = reading(read_study(arguments.answers))
     fulfilled = {

@@ -2,7 +2,7 @@
 
     export OMP_NUM_THREADS=1
     python -m training.study out/study    # what is not finished; many hours of CPU time
-    python -m training.study out/pilots --seeds 100-109 --answers out/pilots/answers
+    python -m training.study out/pilots --seeds 100-109
 
     # Twelve seeds at once on a GPU, then what is missing
     seq 0 23 | xargs -P 12 -I N python -m training.study out/study --seeds N-N --device cuda --primary
@@ -10,7 +10,8 @@
 
 Seeds come in order until twenty models have learned to read. A model that reads is fine-tuned in several ways
 (`ARMS`). All answers of a seed are one file, `seed-N.json`, written after every model; models that it has are not
-computed again, and a killed training continues from its last checkpoint.
+computed again, and a killed training continues from its last checkpoint. `training.study_tables --add FOLDER` adds the
+files to the committed answers.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import torch
 from mdlm_lm_eval.results.files import read_json, write_whole
 from training.asking import CHOICE, OUTCOME, ask, percent, report
 
-ANSWERS = Path(__file__).parents[1] / "leaderboard/registered_study"
+ANSWERS = Path(__file__).parents[1] / "leaderboard/registered_study/answers.json.gz"  # the committed ones
 SEEDS = range(40)
 N_READING = 20  # seeds that read, after which no further one is trained
 N_SECONDARY = 5  # of these, the first ones have the secondary arms, too
@@ -109,7 +110,7 @@ def compute(seed: int, arm: str, work: Path, folder: Path, device: str) -> None:
     print(f"seed {seed}, {arm}, minutes {minutes}", report(answers[str(OUTCOME)]), sep="\n", flush=True)
 
 
-def read_seed(seed: int, folder: Path = ANSWERS) -> dict[str, Any]:
+def read_seed(seed: int, folder: Path) -> dict[str, Any]:
     """Arm -> the record of its model, of the arms that are finished."""
     path = folder / f"seed-{seed}.json"
     return read_json(path)["models"] if path.exists() else {}
@@ -125,18 +126,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path, help="folder of the models")
     parser.add_argument("--seeds", default=f"{SEEDS[0]}-{SEEDS[-1]}", help="the first and the last")
-    parser.add_argument("--answers", type=Path, default=ANSWERS, help="folder of the answers")
+    parser.add_argument("--answers", type=Path, help="folder of the answers; default: WORK/answers")
     parser.add_argument("--device", default="cpu", help="where models are trained and asked")
     parser.add_argument("--primary", action="store_true", help="without the arms that only some seeds have")
     arguments = parser.parse_args()
     first, last = map(int, arguments.seeds.split("-"))
-    where = arguments.work, arguments.answers, arguments.device
+    answers = arguments.answers or arguments.work / "answers"
+    where = arguments.work, answers, arguments.device
     reading: list[int] = []
     for seed in range(first, last + 1):
         if len(reading) == N_READING:
             break
         compute(seed, "base", *where)
-        if reads(read_seed(seed, arguments.answers)):
+        if reads(read_seed(seed, answers)):
             reading.append(seed)
             for arm in (name for name, one in ARMS.items() if not one.is_secondary):
                 compute(seed, arm, *where)

@@ -5,6 +5,8 @@ python -m training.study_tables --write    # puts them into the documentation, a
 """
 
 import argparse
+import gzip
+import json
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -53,9 +55,16 @@ DRAWN = {
 Study = Mapping[int, Mapping[str, Any]]  # seed -> arm -> record of its model
 
 
-def read_study(folder: Path = ANSWERS) -> Study:
+def read_study(path: Path = ANSWERS) -> Study:
     """The committed answers of all seeds."""
-    return {seed: models for seed in SEEDS if (models := read_seed(seed, folder))}
+    return {int(seed): models for seed, models in json.loads(gzip.decompress(path.read_bytes())).items()}
+
+
+def add_answers(folder: Path, path: Path = ANSWERS) -> None:
+    """Adds the files `seed-N.json` of a folder to the committed answers."""
+    new = {seed: models for seed in SEEDS if (models := read_seed(seed, folder))}
+    study = dict(sorted({**(read_study(path) if path.exists() else {}), **new}.items()))
+    path.write_bytes(gzip.compress(json.dumps(study).encode(), mtime=0))
 
 
 def reading(study: Study) -> Study:
@@ -333,16 +342,19 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="into the documentation")
-    is_to_write = parser.parse_args().write
+    parser.add_argument("--add", type=Path, metavar="FOLDER", help="add its files seed-N.json to the committed answers")
+    arguments = parser.parse_args()
+    if arguments.add:
+        add_answers(arguments.add)
     study = read_study()
     found = texts(study)
-    if is_to_write:
+    if arguments.write:
         for place, documents in PLACES.items():
             for document in documents:
                 replace_table(document, place, found[place])
         write_figure(study, ROOT / "docs/figures")
         for name, text in csv_files(study).items():
-            (ANSWERS / name).write_text(text, encoding="utf-8")
+            (ANSWERS.parent / name).write_text(text, encoding="utf-8")
     else:
         print(*found.values(), sep="\n\n")
 
