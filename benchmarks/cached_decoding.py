@@ -13,6 +13,7 @@ from random import Random
 
 from mdlm_lm_eval.decoding.canvas import Completion, build_infill_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import SLOT_MARKER, encode_infill
 from mdlm_lm_eval.options import DecodingOptions
@@ -57,7 +58,8 @@ def decode(
 ) -> tuple[list[Completion], float]:
     """The answers to all documents, and the CPU seconds that they took."""
     canvases = [
-        build_infill_canvas(of, options, mask_token_id=lm.mask_token_id, max_length=lm.max_length)[0] for of in segments
+        build_infill_canvas(of, way_of(options), mask_token_id=lm.mask_token_id, max_length=lm.max_length)[0]
+        for of in segments
     ]
     started = time.process_time()
     completions = decode_canvases(lm.denoiser, canvases, options, batch_size=batch_size)
@@ -84,7 +86,7 @@ def main() -> None:
     for rule, settings in RULES.items():
         exact: list[list[int]] = []
         for cache in CACHES:
-            options = DecodingOptions().override({"block_length": arguments.block_length, "cache": cache, **settings})
+            options = DecodingOptions(**{"block_length": arguments.block_length, "cache": cache, **settings})
             completions, seconds = decode(lm, segments, options, arguments.batch_size)
             answers = [completion.token_ids for completion in completions]
             exact = exact or answers

@@ -105,7 +105,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
     def run(shape: str, rows: int) -> dict[str, Any]:
         *_, (changes, n_returned) = decodings(SHAPES[shape], arguments.tokens).values()
-        options = DecodingOptions().override(changes)
+        options = DecodingOptions(**changes)
         canvases = canvases_for(denoiser, prompts_of(rows, arguments.prompt_tokens), options, n_returned)
         seen, begun = Seen(), []
         wait()

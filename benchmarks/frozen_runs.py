@@ -19,6 +19,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mdlm_lm_eval.decoding.checks import check_decoding
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import SCHEDULES, DecodingOptions, OptionError
 from mdlm_lm_eval.registry import UNMASKING
@@ -89,12 +90,13 @@ def random_setting(draw: random.Random) -> tuple[AttentionPattern, dict[str, Any
             **draw.choice([{}, {"suppress_eos": True}, {"eos_last": True}, {"top_k": 9, "temperature": 0.7}]),
         }
         facts = {**facts, **({"edits": True} if "editing_threshold" in changes else {})}
-        options = DecodingOptions().override(changes)
+        options = DecodingOptions(**changes)
         try:
-            check_decoding(options, attention, edits=bool(facts.get("edits")))
+            way = way_of(options, attention)
+            check_decoding(way, edits=bool(facts.get("edits")))
         except OptionError:
             continue
-        needs = options.way.needs(options)
+        needs = way.sampler.needs(way.options)
         # The engine refuses these, and no family has a causal context and edits.
         is_refused = facts.get("shift") and (needs.hindsight or needs.proposals_for_filled)
         if not is_refused and not (attention.causal_context and facts.get("edits")):
@@ -180,7 +182,7 @@ def freeze(n_drawn: int) -> Iterator[tuple[Run, Record]]:
         run = drawn_run(random.Random(f"frozen {number}"))
         number += 1
         try:
-            check_decoding(DecodingOptions().override(run.options), AttentionPattern(**run.attention), edits=True)
+            check_decoding(way_of(DecodingOptions(**run.options), AttentionPattern(**run.attention)), edits=True)
             record = recorded(run)
         except OptionError:
             continue

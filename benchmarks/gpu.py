@@ -40,6 +40,7 @@ from transformers import DynamicCache, Glm4MoeConfig, Glm4MoeForCausalLM, LlamaC
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.trace import replay
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
@@ -224,8 +225,9 @@ def canvases_for(
     denoiser: Denoiser, prompts: Sequence[list[int]], options: DecodingOptions, n_returned: int | None
 ) -> list[Canvas]:
     """A canvas after each prompt."""
-    facts: dict[str, Any] = {"max_length": 8192, "request_gen_toks": n_returned, "attention": denoiser.attention}
-    return [build_canvas(ids, options, mask_token_id=MASK, **facts)[0] for ids in prompts]
+    facts: dict[str, Any] = {"max_length": 8192, "request_gen_toks": n_returned}
+    way = way_of(options, denoiser.attention)
+    return [build_canvas(ids, way, mask_token_id=MASK, **facts)[0] for ids in prompts]
 
 
 def prompts_of(n: int, n_tokens: int) -> list[list[int]]:
@@ -402,7 +404,7 @@ class Benchmark:
         found: dict[str, Workload] = {}
 
         def add(name: str, changes: dict[str, Any], n_returned: int | None) -> None:
-            options = DecodingOptions().override(changes)
+            options = DecodingOptions(**changes)
             canvases = canvases_for(denoiser, prompts, options, n_returned)
             compare = None
             if options.cache == "auto":  # the others are approximate

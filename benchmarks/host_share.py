@@ -55,7 +55,7 @@ def serve() -> None:
         shape, workload, rows = json.loads(line)["cell"]
         denoiser = plain_denoiser(AtOnce(16, 2**18), SHAPES[shape])
         changes, n_returned = decodings(SHAPES[shape], 64)[workload]
-        options = DecodingOptions().override(changes)
+        options = DecodingOptions(**changes)
         canvases = canvases_for(denoiser, prompts_of(rows, 512), options, n_returned)
         least = float("inf")
         for _ in range(RUNS):

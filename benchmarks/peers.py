@@ -35,6 +35,7 @@ from torch import Tensor
 from benchmarks.gpu import MASK, PAD, SHAPES, Shape, random_model
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -185,9 +186,12 @@ class Ours:
             }
         elif cache is not None:
             changes |= {"block_length": row["block"], "cache": cache}
-        options, denoiser = DecodingOptions().override(changes), self.blocks if cache == "blocks" else self.full
-        made = {"mask_token_id": MASK, "max_length": 8192, "attention": denoiser.attention}
-        canvases = [build_canvas(ids, options, request_gen_toks=None, **made)[0] for ids in prompts_of(row)]
+        options, denoiser = DecodingOptions(**changes), self.blocks if cache == "blocks" else self.full
+        made = {"mask_token_id": MASK, "max_length": 8192}
+        canvases = [
+            build_canvas(ids, way_of(options, denoiser.attention), request_gen_toks=None, **made)[0]
+            for ids in prompts_of(row)
+        ]
         return [completion.token_ids for completion in decode_canvases(denoiser, canvases, options)]
 
     def likelihoods(self, row: Row) -> list[float]:

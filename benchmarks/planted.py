@@ -14,7 +14,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ import yaml
 
 from mdlm_leaderboard.report.content import judged
 from mdlm_lm_eval.decoding.canvas import Completion, FirstToken, RowCost
-from mdlm_lm_eval.jobs.generation import Decoding, Generation
+from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
 from mdlm_lm_eval.jobs.requests import task_of
-from mdlm_lm_eval.jobs.shared import measured
+from mdlm_lm_eval.labels import LabelTokens
 from mdlm_lm_eval.paper.answers import read_models
 from mdlm_lm_eval.paper.verdict import claims
 from mdlm_lm_eval.sweep import __main__ as command
@@ -67,8 +67,8 @@ def neither(_one: Generation) -> float:
 STUBS: dict[str, Callable[[Generation], float]] = {one.__name__: one for one in (locality, masks, neither)}
 
 
-def answering(accuracy: Callable[[Generation], float], seed: int) -> Callable[[Decoding], None]:
-    """Replaces `Decoding.run`: each request gets a letter, right by its question's difficulty."""
+def answering(accuracy: Callable[[Generation], float], seed: int) -> Callable[..., Iterator[tuple[int, Completion]]]:
+    """Replaces `GenerationJob._completions`: each request gets a letter, right by its question's difficulty."""
 
     def is_right(one: Generation) -> bool:
         task = re.sub(r"(_(left|middle|right))?_pos\d+$|_slot$", "", task_of(one.instance))
@@ -78,17 +78,18 @@ def answering(accuracy: Callable[[Generation], float], seed: int) -> Callable[[D
         slip, chance = np.random.default_rng((*question, condition)).random(2)
         return bool((chance if slip < _SLIP else difficulty) < accuracy(one))
 
-    def run(self: Decoding) -> None:
-        of_letters = {name: token for token, name in self.labels.names.items()}
-        with measured(self.lm, [one.instance for one in self.part]) as self.meter:
-            for index, one in enumerate(self.part):
-                assert one.labels is not None
-                answer = one.labels.answer
-                others = [name for name in one.labels.names if name != answer]
-                token = of_letters[answer if is_right(one) else others[0]]
-                self._finished(index, Completion([token], RowCost(), 1, first=FirstToken(token, token, 0.5)))
+    def completions(
+        _job: GenerationJob, part: Sequence[Generation], _way: object, labels: LabelTokens, *_: object, **__: object
+    ) -> Iterator[tuple[int, Completion]]:
+        of_letters = {name: token for token, name in labels.names.items()}
+        for index, one in enumerate(part):
+            assert one.labels is not None
+            answer = one.labels.answer
+            others = [name for name in one.labels.names if name != answer]
+            token = of_letters[answer if is_right(one) else others[0]]
+            yield index, Completion([token], RowCost(), 1, first=FirstToken(token, token, 0.5))
 
-    return run
+    return completions
 
 
 def verdicts(stub: str, seed: int, limit: int) -> dict[str, str]:
@@ -103,7 +104,7 @@ def verdicts(stub: str, seed: int, limit: int) -> dict[str, str]:
         sys.argv = ["mdlm-sweep", f"--config={folder / 'planted.yaml'}", f"--limit={limit}", "--device=cpu"]
         sys.argv += ["--model_args=pretrained=built-in", f"--output_path={folder / 'results'}"]
         with (
-            patch.object(Decoding, "run", answering(STUBS[stub], seed)),
+            patch.object(GenerationJob, "_completions", answering(STUBS[stub], seed)),
             patch.object(command, "_write_report"),
             suppress(SystemExit),
         ):

@@ -82,7 +82,7 @@ def of_family(denoiser: Denoiser) -> list[Any]:
     """Answers to six prompts with the family's own options."""
     family = family_of(denoiser.model.config)
     defaults = {name: value for name, value in family.decoding_defaults.items() if name != "likelihood"}
-    options = DecodingOptions().override({"n_masks": 16, **defaults})
+    options = DecodingOptions(**{"n_masks": 16, **defaults})
     return decode(denoiser, [[7, 9, 11, 8] * n for n in (2, 5, 1, 4, 3, 6)], options)
 
 

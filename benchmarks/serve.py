@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -170,7 +171,7 @@ def decoding(
     if threshold and fault in ("threshold", "equality"):
         # Of block diffusion: one that equals it counts, too; of other models: it does not.
         beside = float(np.nextafter(np.float32(threshold), np.float32(0 if denoiser.attention.is_block_causal else 1)))
-        options = options.override({"confidence_threshold": beside if fault == "equality" else 0.1})
+        options = replace(options, confidence_threshold=beside if fault == "equality" else 0.1)
 
     def answer(payload: Mapping[str, Any]) -> dict[str, Any]:
         given, asked = payload["prompt"], {"temperature": payload.get("temperature", 0), "seed": payload.get("seed", 0)}
@@ -180,7 +181,7 @@ def decoding(
         stop_ids = () if fault == "end" else ends
         with lock:
             how = {"max_gen_toks": payload["max_tokens"], "stop_ids": stop_ids}
-            (ids,) = decode(denoiser, [prompt], options.override(asked), **how)
+            (ids,) = decode(denoiser, [prompt], replace(options, **asked), **how)
         text = tokenizer.decode(ids[:-1] if ids and ids[-1] in stop_ids else ids, skip_special_tokens=True)
         for stop in (payload.get("stop") or ()) if fault != "stop" else ():
             text = text.split(stop)[0]
@@ -226,7 +227,7 @@ def main() -> None:
     parser.add_argument("--fault", default="", choices=FAULTS, help="a mistake to make")
     parser.add_argument("options", nargs="*", metavar="name=value", help="decoding options")
     given = parser.parse_args()
-    options = DecodingOptions().override(dict(word.split("=", 1) for word in given.options))
+    options = DecodingOptions(**dict(word.split("=", 1) for word in given.options))
     denoiser, tokenizer = load_denoiser(given.pretrained, device=given.device), load_tokenizer(given.pretrained)
     server = StandIn(decoding(denoiser, tokenizer, options, given.fault), DIALECTS[given.engine], port=given.port)
     print(f"serving {given.pretrained} on {server.address}", flush=True)

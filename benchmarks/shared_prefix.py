@@ -27,8 +27,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval.decoding.blocks import with_prefixes
-from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect, build_canvas
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.likelihood.scoring import with_prefixes as with_prefixes_of_contexts
@@ -108,11 +109,12 @@ def generates(n_tokens: int) -> Run:
 
     def run(prompts: list[list[int]], block: int, shares: bool) -> tuple[float, float]:
         denoiser, options = denoiser_with(block), DecodingOptions(n_masks=n_tokens)
-        where: dict[str, Any] = {"mask_token_id": MASK, "max_length": 4096, "attention": denoiser.attention}
-        canvases = [build_canvas(prompt, options, **where)[0] for prompt in prompts]
+        where: dict[str, Any] = {"mask_token_id": MASK, "max_length": 4096}
+        way = way_of(options, denoiser.attention)
+        canvases = [build_canvas(prompt, way, **where)[0] for prompt in prompts]
 
         def prepare() -> tuple[Sequence[Prefix | None], Callable[[], object]]:
-            shared = in_order(with_prefixes(denoiser, canvases, options)[0]) if shares else canvases
+            shared = in_order(with_prefixes(denoiser, canvases, way)[0]) if shares else canvases
             answer = lambda: decode_canvases(denoiser, shared, options, batch_size=8)  # noqa: E731
             return [canvas.prefix for canvas in shared], answer
 
@@ -278,10 +280,8 @@ def outcome(seed: int, dtype: torch.dtype) -> Outcome:
     options = random_options(draw, attention, shift=shift)
     prompts = random_prompts(draw)
     where: dict[str, Any] = {"mask_token_id": MASK, "max_length": draw.choice([256, 48])}
-    in_effect = attention_in_effect(attention, options)
-    canvases = [
-        build_canvas(prompt, options, seed=n, attention=in_effect, **where)[0] for n, prompt in enumerate(prompts)
-    ]
+    way = way_of(options, attention)
+    canvases = [build_canvas(prompt, way, seed=n, **where)[0] for n, prompt in enumerate(prompts)]
     sizes = [draw.randint(1, 9), draw.randint(1, 9)]
 
     def strings(rows: Sequence[Canvas], batch_size: int) -> tuple[list[list[int]], int]:
@@ -290,7 +290,7 @@ def outcome(seed: int, dtype: torch.dtype) -> Outcome:
         of_row = dict(zip(order, found, strict=True))
         return [of_row[n].token_ids for n in range(len(rows))], sum(one.cost.shared for one in found)
 
-    shared, _ = with_prefixes(denoiser, canvases, options, least=draw.choice([1, 1, 8]))
+    shared, _ = with_prefixes(denoiser, canvases, way, least=draw.choice([1, 1, 8]))
     is_exact = dtype == torch.float32
     off, _ = strings(canvases, sizes[0])
     on, n_shared = strings(shared, sizes[1] if is_exact else sizes[0])

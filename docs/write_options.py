@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.command_line import typed
+from mdlm_lm_eval.declared import as_record, declarations, defaults_of, options_of
 from mdlm_lm_eval.decoding.sampler import Sampler
 from mdlm_lm_eval.options import (
     DEFAULT_SAMPLER,
@@ -16,8 +17,6 @@ from mdlm_lm_eval.options import (
     LikelihoodOptions,
     ModelOptions,
     Option,
-    defaults_of,
-    options_of,
     shown,
 )
 from mdlm_lm_eval.presets import Published, published, repeated_by
@@ -78,14 +77,16 @@ def _write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[str, ..
 
 def _tables() -> dict[str, list[Option]]:
     """The options of each table of options.md, without those of plug-ins."""
-    recorded = DecodingOptions().as_record()
-    declared = {name: each for name, each in DecodingOptions.declared().items() if name in recorded}
+    recorded = as_record(DecodingOptions())
+    declared = {name: each for name, each in declarations(DecodingOptions).items() if name in recorded}
     tables = {table: [declared.pop(name) for name in names.split()] for table, names in DECODING.items()}
     for each in declared.values():
         tables["samplers" if each.name in options_of(SAMPLERS, ROW_DECODERS) else "other"].append(each)
     for table, kind in (("likelihood", LikelihoodOptions), ("model", ModelOptions)):
         # What is the same in decoding stands there.
-        tables[table] = [each for name, each in kind.declared().items() if each != DecodingOptions.declared().get(name)]
+        tables[table] = [
+            each for name, each in kind.declared().items() if each != declarations(DecodingOptions).get(name)
+        ]
     return tables
 
 

@@ -11,23 +11,27 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
+from peft import PeftModel
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import __version__, checkpoints
 from mdlm_lm_eval.command_line import check_output_path, runs_lm_eval, say_at_the_end, show_option_errors_alone
+from mdlm_lm_eval.declared import as_record, silent_names
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, repetitions, seed_of_request
-from mdlm_lm_eval.decoding.checks import check_decoding
+from mdlm_lm_eval.decoding.checks import check_decoding, check_family
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
+from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, Scoring
 from mdlm_lm_eval.jobs.requests import resolved, seeds_of, task_of, warn_of_unknown, without_padding_copies
-from mdlm_lm_eval.jobs.shared import Batches
+from mdlm_lm_eval.jobs.shared import Batches, Context
 from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import check_options
-from mdlm_lm_eval.loader import load_plugins
+from mdlm_lm_eval.loader import foreign_files, load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
 from mdlm_lm_eval.model.text import (
     ENDINGS,
@@ -40,12 +44,12 @@ from mdlm_lm_eval.model.text import (
     encode_without_masks,
     has_slots,
 )
-from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, parse_flag, parse_whole, shown
+from mdlm_lm_eval.options import DEFAULT_SAMPLER, OptionError, parse_flag, parse_whole, shown
 from mdlm_lm_eval.presets import mismatches
-from mdlm_lm_eval.record import RunRecord, digest_of_settings, fingerprint, in_words, provenance
+from mdlm_lm_eval.record import RunRecord, check_of, digest_of_settings, facts_of_run, in_words, weights_digest
 from mdlm_lm_eval.request_cache import RequestCache
-from mdlm_lm_eval.resolve import ResolvedRequest, Settings, loading_names, resolve, without_effect
-from mdlm_lm_eval.results.names import model_name
+from mdlm_lm_eval.resolve import SAMPLING_NAMES, ResolvedRequest, Settings, loading_names, resolve, without_effect
+from mdlm_lm_eval.results.names import adapter_name, adapter_recipe, model_name
 from mdlm_lm_eval.silence import silenced
 
 logger = logging.getLogger(__name__)
@@ -64,6 +68,14 @@ _LONGER = "%d of %d continuations are longer than n_masks=%d and scored at their
 # HFLM's arguments that are passed on to it, as its methods read them.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
 _OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
+# Attributes of the model, and model options, that results record.
+_RECORDED = "mask_token_id max_length think_end_token add_bos_token weights revision adapter_weights".split()  # noqa: SIM905
+_RECORDED_OPTIONS = "cache_audit preset compile fused share_prefix modeling ignore_weights".split()  # noqa: SIM905
+# The recorded facts that an answer depends on.
+_OF_ANSWERS = (
+    "mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit "  # noqa: SIM905
+    "prefix_token_id package_version plugins dtype".split()
+)
 _WITHOUT_EFFECT = ("backend", "logits_cache", "softmax_dtype", "truncation")
 
 
@@ -100,11 +112,12 @@ def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Setti
     """
     family, implementation = checkpoints.family_of(config), arguments.get("attn_implementation")
 
-    def check(options: DecodingOptions, attention: Any, in_slots: bool | None = None) -> None:
-        checkpoints.check_options(config, options, in_slots=in_slots)
+    def check(way: Way, in_slots: bool | None) -> None:
+        options = way.options
+        check_family(way, config, in_slots=in_slots)
         if options.guest is None:
             checkpoints.refuse_other_decoders(config.name_or_path or "")
-        check_decoding(options, attention, edits=family.edits)
+        check_decoding(way, edits=family.edits)
         if options.unfinished_thinking == "empty" and arguments.get("think_end_token") is None:
             raise OptionError("unfinished_thinking=empty needs think_end_token, such as think_end_token=</think>")
         if in_slots:
@@ -147,40 +160,26 @@ class MDLM(HFLM):
             arguments["batch_size"] = "auto"
         if (size := arguments.get("batch_size")) is not None and not str(size).startswith("auto"):
             parse_whole("batch_size", size, least=1)
-        name = model_path(str(pretrained or BUILT_IN)) if model is None else model.name_or_path
-        source = source_of(arguments)
         self._config = config_of(pretrained, arguments) if model is None else model.config
+        name = model_path(str(pretrained or BUILT_IN)) if model is None else model.name_or_path
         checkpoints.check_config(self._config, name or "a model object")
         self._family = checkpoints.family_of(self._config)
         self.settings = settings_of(self._config, arguments)
-        loading = dict(self.settings.loading)
+        loading, source = dict(self.settings.loading), source_of(arguments)
         for key in sorted(set(_WITHOUT_EFFECT) & loading.keys()):
             logger.warning("%s has no effect with --model mdlm", key)
         of_methods = {key: loading.pop(key) for key in _OF_METHODS if key in loading}
-        tokenizer = loading.pop("tokenizer", name)
-        if isinstance(tokenizer, (str, int, float)):
-            tokenizer = tokenizer_of(str(tokenizer), self._config, self.settings.loading)
-        else:
-            checkpoints.check_tokenizer(tokenizer, self._config, tokenizer.name_or_path)
+        tokenizer = self._tokenizer_from(loading.pop("tokenizer", name))
         self.mask_token_id = checkpoints.resolve_mask_token_id(
             self._config, tokenizer, self.settings.model.mask_token_id
         )
-        shift = self.settings.model.shift_logits
-        shift = self._family.shift(self._config) if shift is None else shift
-        self._context = checkpoints.context_length(self._config, tokenizer)
+        self._context_length = checkpoints.context_length(self._config, tokenizer)
         peft = str(loading.pop("peft", None) or "") or None
         for key in (*source, "use_fast_tokenizer", *_WITHOUT_EFFECT):
             loading.pop(key, None)
         processes = None
         if model is None:
-            dtype = loading.pop("torch_dtype", None) or loading.pop("dtype", None)
-            loading, processes = checkpoints.device_placement(loading)
-            loading["ignore_weights"] = self.settings.model.ignore_weights
-            if (named := self.settings.model.modeling) is not None:
-                model = checkpoints.load_network(name, named, dtype=dtype, **source, **loading)
-            else:
-                model = checkpoints.load_model(name, self._config, dtype=dtype, **source, **loading)
-            use_grouped_attention(model.config)  # a user's own model object stays as it is
+            model, processes = self._network_from(name, source, loading)
         if peft:
             model = checkpoints.load_adapter(model, peft, revision=source["revision"])
         with silenced(HFLM.__module__):  # it warns of models that it did not load itself
@@ -193,34 +192,60 @@ class MDLM(HFLM):
         # Computed at once, as a training may write into these folders during the evaluation.
         self.weights = checkpoints.files_digest(name, source["subfolder"]) if name else None
         self.adapter_weights = peft and checkpoints.files_digest(peft)
-        if self.settings.model.fused and self.mixed_precision_dtype is not None:
-            raise OptionError(
-                "fused must be false with mixed_precision_dtype, which changes dtypes between its kernels"
-            )
-        self.denoiser = Denoiser(
-            self.model,
-            mask_token_id=self.mask_token_id,
-            pad_token_id=self.tokenizer.pad_token_id,
-            shift=shift,
-            attention=self.settings.attention,
-            edits=self._family.edits,
-            read=self._family.read,
-            generate=self._family.generate,
-            compiled=self.settings.model.compile,
-            fused=self.settings.model.fused,
-            cuda_graphs=self.settings.model.cuda_graphs,
-        )
-        self.denoiser.rows_alone = checkpoints.sees_padding(self.denoiser)
+        self.denoiser = self._denoiser()
         # Encoders have no generation config.
         generation = getattr(self.model, "generation_config", None)
         self.eos_ids = checkpoints.eos_ids(self.tokenizer, generation and generation.eos_token_id)
         self.end_of_turn_ids = checkpoints.end_of_turn_ids(self.tokenizer)
         self._closing_ids = closing_ids(self.tokenizer)
         self.ids_after_answers = checkpoints.ids_after_answers(self.tokenizer, self._config)
-        if self.max_length > self._context:
-            logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context)
+        if self.max_length > self._context_length:
+            logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context_length)
         self.start_record()
         say_at_the_end(lambda: {} if self._facts is None else in_words(self._facts, self._has_chat_template))
+
+    def _tokenizer_from(self, given: Any) -> PreTrainedTokenizerBase:
+        """Returns the tokenizer of this name or path, or a tokenizer object as it is. Raises OptionError."""
+        if isinstance(given, (str, int, float)):
+            return tokenizer_of(str(given), self._config, self.settings.loading)
+        checkpoints.check_tokenizer(given, self._config, given.name_or_path)
+        return given
+
+    def _network_from(self, name: str, source: Mapping[str, Any], loading: dict[str, Any]) -> tuple[Any, Any]:
+        """Loads the network by the arguments of HFLM and transformers. Returns it, and the processes that share it."""
+        dtype = loading.pop("torch_dtype", None) or loading.pop("dtype", None)
+        loading, processes = checkpoints.device_placement(loading)
+        loading["ignore_weights"] = self.settings.model.ignore_weights
+        if (named := self.settings.model.modeling) is not None:
+            model = checkpoints.load_network(name, named, dtype=dtype, **source, **loading)
+        else:
+            model = checkpoints.load_model(name, self._config, dtype=dtype, **source, **loading)
+        use_grouped_attention(model.config)  # a user's own model object stays as it is
+        return model, processes
+
+    def _denoiser(self) -> Denoiser:
+        """Returns the model as a denoiser. Raises OptionError for kernels that do not work with mixed precision."""
+        options, family = self.settings.model, self._family
+        if options.fused and self.mixed_precision_dtype is not None:
+            raise OptionError(
+                "fused must be false with mixed_precision_dtype, which changes dtypes between its kernels"
+            )
+        shift = family.shift(self._config) if options.shift_logits is None else options.shift_logits
+        denoiser = Denoiser(
+            self.model,
+            mask_token_id=self.mask_token_id,
+            pad_token_id=self.tokenizer.pad_token_id,
+            shift=shift,
+            attention=self.settings.attention,
+            edits=family.edits,
+            read=family.read,
+            generate=family.generate,
+            compiled=options.compile,
+            fused=options.fused,
+            cuda_graphs=options.cuda_graphs,
+        )
+        denoiser.rows_alone = checkpoints.sees_padding(denoiser)
+        return denoiser
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> "MDLM":
@@ -265,7 +290,7 @@ class MDLM(HFLM):
     @cached_property
     def max_length(self) -> int:
         """The number of tokens that fit on a canvas."""
-        return int(self._max_length or self._context)
+        return int(self._max_length or self._context_length)
 
     @cached_property
     def prefix_token_id(self) -> int:
@@ -302,7 +327,7 @@ class MDLM(HFLM):
         self._warn_of_truncation([(one.truncated, one.canvas.prompt_length) for one in generations])
         self._warn_of_mask_strings(requests)
         warn_of_unknown((task_of(one.instance), one.text) for one in generations)
-        job = GenerationJob(self, generations, shows_progress=not disable_tqdm and self.rank == 0)
+        job = GenerationJob(self.context, generations, shows_progress=not disable_tqdm and self.rank == 0)
         strings = job.run(self.settings.model.cache_audit)
         endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
         if n_unfinished := endings["unfinished_thinking"]:
@@ -391,12 +416,11 @@ class MDLM(HFLM):
             ids, fillers = self.tok_encode(text), [*fillers, *self.ids_after_answers]
         return build(
             ids,
-            options,
+            replace(request, options=options),
             mask_token_id=self.mask_token_id,
             max_length=self.max_length,
             filler_ids=fillers,
             seed=seed,
-            attention=request.attention,
         )
 
     # Likelihood
@@ -474,8 +498,16 @@ class MDLM(HFLM):
         warn_of_unknown((task_of(one.instance), text) for one in scorings for text in one.texts)
         if longer := [len(w.continuation_ids) for one in scorings for w in one.windows if w.at_own_length]:
             logger.warning(_LONGER, len(longer), len(scorings), self.settings.likelihood.n_masks, max(longer))
-        shows_progress = not disable_tqdm and self.rank == 0
-        results = LikelihoodJob(self, request_type, scorings, shows_progress=shows_progress).run()
+        draws, options = self.settings.model.log_likelihood_draws, self.settings.likelihood
+        job = LikelihoodJob(
+            self.context,
+            request_type,
+            scorings,
+            options,
+            draws=draws,
+            shows_progress=not disable_tqdm and self.rank == 0,
+        )
+        results = job.run()
         return [results[n] for n in answered_by]
 
     # Batches, processes and records
@@ -485,6 +517,24 @@ class MDLM(HFLM):
         """The batch size in use, for all requests of a run."""
         most = int(self.settings.loading.get("max_batch_size") or _MAX_AUTO_BATCH)
         return Batches(self.batch_size, min(most, _MAX_AUTO_BATCH_ON_CPU) if self.device.type == "cpu" else most)
+
+    @property
+    def context(self) -> Context:
+        """What jobs need of this model."""
+        return Context(
+            denoiser=self.denoiser,
+            tokenizer=self.tokenizer,
+            eos_ids=self.eos_ids,
+            end_of_turn_ids=self.end_of_turn_ids,
+            max_length=self.max_length,
+            batches=self.batches,
+            record=self.record,
+            request_cache=self.request_cache,
+            share_prefix=self.settings.model.share_prefix,
+            mixed_precision_dtype=self.mixed_precision_dtype,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
 
     def _warn_of_preset(self, requests: Sequence[Instance]) -> None:
         """Warns if the preset was made for other tasks or another family."""
@@ -496,7 +546,7 @@ class MDLM(HFLM):
     def _warn_of_decoder(self) -> None:
         """Warns if the checkpoint was trained for another sampler than the one in effect."""
         options, known = self.settings.decoding, checkpoints.own_decoder(self.pretrained or "")
-        is_plain = options.sampler_name == DEFAULT_SAMPLER and not options.is_parallel
+        is_plain = self.settings.way.name == DEFAULT_SAMPLER and not options.is_parallel
         if known is not None and self.rank == 0 and (is_plain or (known.use.startswith("its") and not options.guest)):
             sentence = "pretrained=%s was trained for a decoder of its own, which %s; use %s"
             logger.warning(sentence, self.name, known.does, known.use)
@@ -532,6 +582,85 @@ class MDLM(HFLM):
             for record in records:
                 self.record_of_all.merge(record)
 
+    def provenance(self) -> dict[str, Any]:
+        """Returns what a score depends on: model, options, effective numbers of each task, machine."""
+        settings, run = self.settings, self.record_of_all
+        foreign = foreign_files({"sampler": settings.decoding.guest, "modeling": settings.model.modeling})
+        of_run, preset = facts_of_run(run, as_record), settings.model.preset
+        return of_run | {
+            "decoding": as_record(settings.decoding),
+            "likelihood": as_record(settings.likelihood),
+            **{name: getattr(self, name) for name in _RECORDED},
+            **{name: getattr(settings.model, name) for name in _RECORDED_OPTIONS},
+            "cuda_graphs": self.denoiser.graphs is not None,
+            "shift_logits": self.denoiser.shift,
+            "rows_alone": self.denoiser.rows_alone,
+            "block_length_from": self._block_length_from(),
+            "config_digest": digest_of_settings(self.model.config.to_dict()),
+            "vocabulary_digest": self.vocabulary_digest,
+            "mixed_precision_dtype": str(self.mixed_precision_dtype),
+            "prefix_token_id": self.custom_prefix_token_id,
+            "plugins": [*of_run["plugins"], *foreign],
+            "family": self._family.name,
+            "pretrained": self.name,
+            "adapter": self.peft and adapter_name(self.peft),
+            "adapter_recipe": self.peft and adapter_recipe(self.peft),
+            "device": str(self.device),
+            "device_name": device_name(self.device),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "attn_implementation": self.model.config._attn_implementation,
+            "peak_memory_of": "GPUs" if self.device.type == "cuda" else "process",
+            "processes": self.world_size,
+            "check": check_of(settings.model.check, self.checked),
+            "preset_mismatches": mismatches(preset, self._family.name, of_run["tasks"]) if preset else [],
+            "explicit_options": sorted(settings.explicit),
+            "family_options": sorted(settings.from_family),
+            "batch_size": self.batches.size,
+            "forward_passes": run.forward_passes,
+            "kept_answers": run.kept,
+        }
+
+    def _block_length_from(self) -> str | None:
+        """Returns the source of a block-diffusion model's block length; None for other models."""
+        if self.denoiser.attention.block_length is None:
+            return None
+        is_typed = "block_length" in self.settings.explicit
+        return "model_args" if is_typed else self.model.config.to_dict().get("block_length_from", "config.json")
+
+    def checked(self) -> dict[str, Any]:
+        """Returns the facts that must be the same in a check and in a run for the check to apply to the run."""
+        options = as_record(self.settings.decoding).items()
+        return {
+            "weights": weights_digest(self.model),
+            "config": digest_of_settings(self.model.config.to_dict()),
+            "vocabulary": self.vocabulary_digest,
+            "package_version": __version__,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            # A task or lm-eval's --seed sets these two.
+            "options": {name: value for name, value in options if name not in ("seed", "max_gen_toks")},
+        }
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns everything that an answer to a request depends on, in a flat dictionary."""
+        facts, silent, model = self.provenance(), silent_names(), self.model
+        is_adapted = isinstance(model, PeftModel)
+        return {
+            **{f"decoding {name}": value for name, value in facts["decoding"].items() if name not in silent},
+            **{f"likelihood {name}": value for name, value in facts["likelihood"].items()},
+            **{name: facts[name] for name in _OF_ANSWERS},
+            # A task's sampling options count only if the user did not set them.
+            "set sampling options": sorted(self.settings.explicit.intersection(SAMPLING_NAMES)),
+            "weights": weights_digest(model),
+            "config": facts["config_digest"],
+            "adapter": digest_of_settings(model.active_peft_config.to_dict()) if is_adapted else None,
+            "attention": self.denoiser.attention,
+            "eos_ids": sorted(self.eos_ids),
+            "end_of_turn_ids": sorted(self.end_of_turn_ids),
+            "vocabulary": facts["vocabulary_digest"],
+        }
+
     def get_model_info(self) -> dict[str, Any]:
         """Returns lm-eval's own facts about the model and, under `mdlm`, everything that a score depends on.
 
@@ -539,7 +668,7 @@ class MDLM(HFLM):
         call returns the same facts.
         """
         if self._facts is None or self.record_of_all != RunRecord():
-            self._facts = provenance(self)
+            self._facts = self.provenance()
             self.start_record()
         return super().get_model_info() | {"mdlm": self._facts}
 
@@ -556,7 +685,7 @@ class MDLM(HFLM):
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Takes lm-eval's request cache. Raises OptionError if another model or other options filled it."""
         if cache_hook.dbdict is not None:
-            self.request_cache = RequestCache(cache_hook.dbdict, fingerprint(self))
+            self.request_cache = RequestCache(cache_hook.dbdict, self.fingerprint())
             self.record = self.record_of_all = self.request_cache.record or self.record
             self.record.kept = sum(task.requests for task in self.record.tasks.values())
         super().set_cache_hook(cache_hook)
@@ -568,9 +697,9 @@ def warn_of_no_effect(generations: Sequence[Generation]) -> None:
         sentence = "%d of %d prompts hold <|mask|> as plain text; a task's infill: true makes it a slot"
         logger.warning(sentence, plain, len(generations))
     for request in {id(one.request): one.request for one in generations}.values():
-        for name, why in without_effect(request.options, request.attention).items():
+        for name, why in without_effect(request).items():
             if name in request.typed:
-                logger.warning("%s=%s has no effect %s", name, shown(getattr(request.options, name)), why)
+                logger.warning("%s=%s has no effect %s", name, shown(request.options.as_dict()[name]), why)
     short = [
         len(one.canvas.slots)
         for one in generations

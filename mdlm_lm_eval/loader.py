@@ -18,7 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mdlm_lm_eval.options import OptionError, built_in_names, did_you_mean, short_name, shown
+from mdlm_lm_eval.declared import built_in_names
+from mdlm_lm_eval.options import OptionError, did_you_mean, short_name, shown
 from mdlm_lm_eval.registry import KINDS, ROW_DECODERS, SAMPLERS, digest_of
 
 _named: list[str] = []  # modules that the user named

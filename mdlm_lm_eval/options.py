@@ -1,11 +1,11 @@
 # ruff: noqa: RUF009 - `option` returns a dataclass field
 """Declares every option of decoding, likelihood and model once: type, default, bounds, choices, one line of help.
 
-    DecodingOptions().override({"n_masks": "200", "unmasking": "entropy"})
+    DecodingOptions(n_masks="200", unmasking="entropy")
 
 Help texts, docs/options.md, sweep axes, fingerprints and the leaderboard's columns read these declarations. Samplers
-and row decoders declare theirs in their own files; they are given and shown like all others. This module imports
-nothing heavy, so that every command parses its arguments at once.
+and row decoders declare theirs in their own files; `declared` lists all together. This module imports nothing heavy,
+so that every command parses its arguments at once.
 """
 
 import difflib
@@ -15,20 +15,16 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path, PurePath
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS, UNMASKING, Registry, guest_of
+from mdlm_lm_eval.registry import SAMPLERS, UNMASKING, guest_of
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.redaction import redacted_value
 
-if TYPE_CHECKING:
-    from mdlm_lm_eval.registry import Sampler
-
 Auto = Literal["auto"]
-Way = TypeVar("Way", bound="Options")
 
 
 class OptionError(ValueError):
@@ -163,22 +159,10 @@ class Options:
         """Returns the value of every option by name."""
         return {name: getattr(self, name) for name in self._declared}
 
-    def as_record(self) -> dict[str, Any]:
-        """Returns what results record: the same as `as_dict`, if a subclass does not change it."""
-        return self.as_dict()
-
     def changes(self) -> dict[str, Any]:
         """Returns the value of every option that differs from its default, by name."""
-        defaults = defaults_of(type(self))
-        return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
-
-    def override(self, changes: Mapping[str, object]) -> Self:
-        """Returns a copy with `changes`, whose values may be strings as typed on a command line.
-
-        Raises OptionError for an unknown name (and names the nearest option) and for a value that cannot be used.
-        """
-        check_names("option", changes, self.declared())
-        return replace(self, **changes)  # type: ignore[type-var]
+        values = {name: (getattr(self, name), each.default) for name, each in self._declared.items()}
+        return {name: value for name, (value, default) in values.items() if value != default}
 
 
 def is_random(unmasking: str) -> bool:
@@ -212,7 +196,8 @@ class DecodingOptions(Options):
     """How answers are decoded. Lengths are in tokens; None means "not set".
 
     Options of samplers and row decoders are given like those below: `DecodingOptions(n_masks=4, kl_threshold=0.1)`.
-    of_ways: the options of samplers and row decoders that differ from their defaults, as (name, value).
+    They are checked when `Way.of` joins them with their sampler.
+    of_ways: the options of samplers and row decoders that were set, as (name, value).
     given: the names of all options that were set, if there is a guest, whose defaults may differ; otherwise empty.
     """
 
@@ -339,81 +324,27 @@ class DecodingOptions(Options):
         of_ways = dict(given.pop("of_ways", ()))
         for each in fields(self):
             object.__setattr__(self, each.name, given.pop(each.name, each.default))
-        of_ways, declared = of_ways | given, options_of(SAMPLERS, ROW_DECODERS) if of_ways or given else {}
-        check_names("option", of_ways, self._declared | declared)
-        parsed = {name: declared[name].parse(value) for name, value in sorted(of_ways.items())}
-        kept = {name: value for name, value in parsed.items() if value not in (None, declared[name].default)}
-        object.__setattr__(self, "of_ways", tuple(kept.items()))
+        set_ = {name: value for name, value in sorted((of_ways | given).items()) if value is not None}
+        object.__setattr__(self, "of_ways", tuple(set_.items()))
         self.__post_init__()
-        self._check_way()
-
-    def _check_way(self) -> None:
-        """Raises OptionError for an option of a sampler that is not in effect, or of a guest without a guest."""
-        if self.sampler_args is not None and self.guest is None:
-            raise OptionError(f"sampler_args={self.sampler_args} needs sampler=FILE.py:FUNCTION")
-        own = self.way.declared()
-        for name, value in self.of_ways:
-            owners = [each for each, kind in sorted(SAMPLERS.all().items()) if name in kind.declared()]
-            if name not in own and owners:
-                choosing = {SAMPLERS.get(each).asked_by for each in owners} - {None, name}
-                hint = f" (set {' or '.join(sorted(map(str, choosing)))})" if choosing else ""
-                raise OptionError(
-                    f"{name}={shown(value)} is an option of sampler={' and '.join(owners)}{hint}, and "
-                    f"sampler={self.sampler_name} is in effect"
-                )
-
-    @classmethod
-    def declared(cls) -> dict[str, Option]:
-        """Returns the declaration of every option by name, including those of samplers and row decoders."""
-        return cls._declared | options_of(SAMPLERS, ROW_DECODERS)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the value of every option by name, including those of samplers and row decoders.
+        """Returns the value of every option by name; of samplers and row decoders, those that are set."""
+        return super().as_dict() | dict(self.of_ways)
 
-        `sampler` is auto if auto chooses the sampler in effect.
-        """
-        is_auto = self.sampler_name == (asked_sampler(dict(self.of_ways)) or DEFAULT_SAMPLER)
-        of_ways = {name: each.default for name, each in options_of(SAMPLERS, ROW_DECODERS).items()}
-        return super().as_dict() | ({"sampler": "auto"} if is_auto else {}) | of_ways | dict(self.of_ways)
-
-    def as_record(self) -> dict[str, Any]:
-        """Returns `as_dict` without plug-ins' options that are neither set nor of the sampler in effect.
-
-        So the record does not depend on what else is installed on a machine.
-        """
-        shown = built_in_names() | {*dict(self.of_ways), *self.way.declared()}
-        of_guest = {} if self.guest is None else {"sampler": short_name(self.guest)}
-        return {name: value for name, value in self.as_dict().items() if name in shown} | of_guest
-
-    @cached_property
-    def sampler_name(self) -> str:
-        """The name of the sampler in effect."""
-        return asked_sampler({"sampler": self.sampler, **dict(self.of_ways)}) or DEFAULT_SAMPLER
-
-    @cached_property
-    def way(self) -> "Sampler":
-        """The sampler in effect. Its fields are its options."""
-        return self.of(SAMPLERS.get(DEFAULT_SAMPLER if self.guest else self.sampler_name))
+    def changes(self) -> dict[str, Any]:
+        """Returns the value of every option that differs from its default, by name."""
+        return super().changes() | dict(self.of_ways)
 
     @property
     def guest(self) -> str | None:
         """The name of the user's function that decodes, as given in `sampler`; None if one of our samplers decodes."""
         return self.sampler if ":" in self.sampler else None
 
-    def of(self, kind: type[Way]) -> Way:
-        """Returns a sampler or row decoder with its options as they are set here."""
-        own = kind.declared()
-        return kind(**{name: value for name, value in self.of_ways if name in own})
-
     @cached_property
     def is_approximate(self) -> bool:
         """Whether the KV cache may change an answer."""
         return self.cache in APPROXIMATE_CACHES
-
-    @cached_property
-    def exits_early(self) -> bool:
-        """Whether a row may leave the batch when its answer is decided, before its canvas is complete."""
-        return self.early_exit and self.way.settled != "with the canvas"
 
     @cached_property
     def is_parallel(self) -> bool:
@@ -521,81 +452,12 @@ class ModelOptions(Options):
                 raise OptionError(f"check={self.check}: the file {error}; mdlm-check writes one") from error
 
 
-def options_of(*registries: Registry[Any]) -> dict[str, Option]:
-    """Returns the options of all samplers or row decoders by name. The help of a sampler's option names the sampler.
-
-    Raises ValueError if two different options have the same name.
-    """
-    return _options_of(*((registry.kind, tuple(sorted(registry.all().items()))) for registry in registries))
-
-
-@cache  # called for each setting of each result file
-def _options_of(*registered: tuple[str, tuple[tuple[str, type["Options"]], ...]]) -> dict[str, Option]:
-    found: dict[str, Option] = {}
-    samplers: dict[str, list[str]] = {}
-    for room, ways in registered:
-        for kind, way in ways:
-            for name, each in way.declared().items():
-                if name in _CORE or found.setdefault(name, each) != each:
-                    raise ValueError(f"the {room} {kind} declares {name}, which is another option already")
-                if room == SAMPLERS.kind:
-                    samplers.setdefault(name, []).append(kind)
-    chosen = {name: f" (sampler={'|'.join(kinds)})" for name, kinds in samplers.items()}
-    return {name: replace(each, help=each.help + chosen.get(name, "")) for name, each in found.items()}
-
-
-def built_in_names() -> set[str]:
-    """Returns the names of decoding options that the package declares, whether or not a plug-in also does."""
-    registries: tuple[Registry[Any], ...] = (SAMPLERS, ROW_DECODERS)
-    ways = (way for each in registries for name, way in each.all().items() if name not in each.guests)
-    return {*DecodingOptions._declared}.union(*(way.declared() for way in ways))
-
-
-def asked_sampler(given: Mapping[str, Any]) -> str | None:
-    """Returns the sampler that options ask for, by `sampler` or by an option that chooses one; None if they do not.
-
-    Raises OptionError if they ask for two.
-    """
-    if given.get("sampler") not in (None, "auto"):
-        return str(given["sampler"])
-    # An inherited `asked_by` does not count: a subclass of a sampler is asked for by its name or an option of its own.
-    asked = {name: vars(kind).get("asked_by") for name, kind in sorted(SAMPLERS.all().items())} if given else {}
-    found = {name: option for name, option in asked.items() if option and given.get(option) is not None}
-    if len(found) > 1:
-        settings = " and ".join(f"{option}={shown(given[option])}" for option in found.values())
-        raise OptionError(f"{settings} exclude each other: they choose sampler={' and sampler='.join(found)}")
-    return next(iter(found), None)
-
-
 def short_name(guest: str) -> str:
     """Returns FILE.py:FUNCTION without the file's folder."""
     return PurePath(guest).name
 
 
 OPTION_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)
-# Names that no option of a sampler or row decoder can have.
-_CORE = frozenset(name for kind in OPTION_KINDS for name in kind._declared)
-
-
-def defaults_of(kind: type[Options]) -> dict[str, Any]:
-    """Returns the default of every option of a class, by name."""
-    return {name: each.default for name, each in kind.declared().items()}
-
-
-def own_names() -> frozenset[str]:
-    """Returns the names of all options."""
-    return frozenset(name for kind in OPTION_KINDS for name in kind.declared())
-
-
-def silent_names() -> frozenset[str]:
-    """Returns the names of options that never change a score."""
-    return frozenset(name for kind in OPTION_KINDS for name, each in kind.declared().items() if each.silent)
-
-
-def aliases() -> dict[str, str]:
-    """Returns a dictionary from names in the families' scripts to our option names."""
-    declared = [each for kind in OPTION_KINDS for each in kind.declared().values()]
-    return {alias: each.name for each in declared for alias in (each.llada, each.dream, *each.also.split()) if alias}
 
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -605,17 +467,6 @@ def dtype_name(dtype: str) -> str:
     """Returns torch's name of a dtype: `bfloat16` for `bf16` and `torch.bfloat16`."""
     name = dtype.removeprefix("torch.")
     return _DTYPES.get(name, name)
-
-
-def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
-    """Returns the options of this kind in `given` with parsed values, without those that are not set.
-
-    Raises OptionError for a value that cannot be used.
-    """
-    declared = kind.declared()
-    values = {name: each.parse(given[name]) for name, each in declared.items() if name in given}
-    # If an option allows None, None is a value: it switches off what a preset or a family sets.
-    return {name: value for name, value in values.items() if value is not None or NoneType in declared[name].kinds}
 
 
 # Values
@@ -667,13 +518,18 @@ def unknown_option(what: str, name: object, value: object, known: Iterable[str])
     return OptionError(f"{said}; {hint}" if hint else said)
 
 
+def aliases_in(declared: Iterable[Option]) -> dict[str, str]:
+    """Returns a dictionary from these options' names in the families' scripts to our names."""
+    return {alias: each.name for each in declared for alias in (each.llada, each.dream, *each.also.split()) if alias}
+
+
 _ALIKE, _ALIKE_IF_SHORT = 0.75, 0.6  # of the letters
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Returns the question "did you mean ...?" for an unknown name; None if no known name is near."""
     names = list(known)
-    meant = _MEANT.get(name, aliases().get(name))
+    meant = _MEANT.get(name, aliases_in(each for kind in OPTION_KINDS for each in kind.declared().values()).get(name))
     alike = _ALIKE if len(name) > 4 else _ALIKE_IF_SHORT
     nearest = [meant] if meant in names else difflib.get_close_matches(name, names, n=1, cutoff=alike)
     return f"did you mean {nearest[0]}?" if nearest else None

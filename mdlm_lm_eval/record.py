@@ -9,41 +9,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from peft import PeftModel
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.trace import Event, Filled, as_recorded
-from mdlm_lm_eval.loader import foreign_files, plugins
-from mdlm_lm_eval.model.devices import device_name
+from mdlm_lm_eval.loader import plugins
 from mdlm_lm_eval.model.text import ENDINGS
-from mdlm_lm_eval.options import RANKINGS, DecodingOptions, LikelihoodOptions, shown, silent_names
-from mdlm_lm_eval.presets import mismatches
+from mdlm_lm_eval.options import RANKINGS, DecodingOptions, LikelihoodOptions, shown
 from mdlm_lm_eval.registry import package_digest
-from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.files import read_json
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, kept_in_words, settings_in_words
-from mdlm_lm_eval.results.names import adapter_name, adapter_recipe
 from mdlm_lm_eval.results.suite import suite_info
-
-if TYPE_CHECKING:
-    from mdlm_lm_eval.lm import MDLM
 
 _VALUES_PER_PARAMETER = 16
 _OF_ENDINGS = ("empty", "at_once", "thinking_closed", *ENDINGS)
-_OF_MODEL = "mask_token_id max_length think_end_token add_bos_token weights revision adapter_weights"
 _IN_EFFECT = ("n_masks", "steps", "block_length", "cache")  # options whose effect `settings_in_words` names
-# The facts about a run that an answer depends on.
-_OF_ANSWERS = """
-    mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit
-    prefix_token_id package_version plugins dtype
-"""
-_OF_REQUEST = ("seed", "max_gen_toks")  # options that a task or lm-eval's --seed sets
 # Settings that only say where a model came from, or that the weights show.
 _SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype", "block_length_from"}
 
@@ -323,91 +308,25 @@ def facts_of_run(
     }
 
 
-def provenance(lm: "MDLM") -> dict[str, Any]:
-    """Returns what a score depends on: model, options, effective numbers of each task, machine."""
-    run, preset = lm.record_of_all, lm.settings.model.preset
-    foreign = foreign_files({"sampler": lm.settings.decoding.guest, "modeling": lm.settings.model.modeling})
-    of_run = facts_of_run(run, lambda options: options.as_record())
-    return of_run | {
-        "decoding": lm.settings.decoding.as_record(),
-        "likelihood": lm.settings.likelihood.as_record(),
-        **{name: getattr(lm, name) for name in _OF_MODEL.split()},
-        **{
-            name: getattr(lm.settings.model, name)
-            for name in ("cache_audit", "preset", "compile", "fused", "share_prefix", "modeling", "ignore_weights")
-        },
-        "cuda_graphs": lm.denoiser.graphs is not None,
-        "shift_logits": lm.denoiser.shift,
-        "rows_alone": lm.denoiser.rows_alone,
-        "block_length_from": _block_length_from(lm),
-        "config_digest": digest_of_settings(lm.model.config.to_dict()),
-        "vocabulary_digest": lm.vocabulary_digest,
-        "mixed_precision_dtype": str(lm.mixed_precision_dtype),
-        "prefix_token_id": lm.custom_prefix_token_id,
-        "plugins": [*of_run["plugins"], *foreign],
-        "family": lm._family.name,
-        "pretrained": lm.name,
-        "adapter": lm.peft and adapter_name(lm.peft),
-        "adapter_recipe": lm.peft and adapter_recipe(lm.peft),
-        "device": str(lm.device),
-        "device_name": device_name(lm.device),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "dtype": str(lm.model.dtype).removeprefix("torch."),
-        "attn_implementation": lm.model.config._attn_implementation,
-        "peak_memory_of": "GPUs" if lm.device.type == "cuda" else "process",
-        "processes": lm.world_size,
-        "check": _check(lm),
-        "preset_mismatches": mismatches(preset, lm._family.name, of_run["tasks"]) if preset else [],
-        "explicit_options": sorted(lm.settings.explicit),
-        "family_options": sorted(lm.settings.from_family),
-        "batch_size": lm.batches.size,
-        "forward_passes": run.forward_passes,
-        "kept_answers": run.kept,
-    }
-
-
-def _block_length_from(lm: "MDLM") -> str | None:
-    """Returns the source of a block-diffusion model's block length; None for other models."""
-    if lm.denoiser.attention.block_length is None:
-        return None
-    is_typed = "block_length" in lm.settings.explicit
-    return "model_args" if is_typed else lm.model.config.to_dict().get("block_length_from", "config.json")
-
-
-def checked(lm: "MDLM") -> dict[str, Any]:
-    """Returns the facts that must be the same in a check and in a run for the check to apply to the run."""
-    options = {name: value for name, value in lm.settings.decoding.as_record().items() if name not in _OF_REQUEST}
-    return {
-        "weights": _weights_digest(lm.model),
-        "config": digest_of_settings(lm.model.config.to_dict()),
-        "vocabulary": lm.vocabulary_digest,
-        "package_version": __version__,
-        "dtype": str(lm.model.dtype).removeprefix("torch."),
-        "options": options,
-    }
-
-
 def check_file(facts: Mapping[str, Any]) -> Path:
     """Returns the path of the file in which `mdlm-check` keeps its findings for these facts."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "mdlm_lm_eval" / "checks" / f"{digest_of_settings(facts)[:24]}.json"
 
 
-def _check(lm: "MDLM") -> dict[str, Any] | None:
+def check_of(named: str | None, facts: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
     """Returns file, verdict and noise floor of the check that the user names or that applies; None if there is none.
 
-    `stale` names the facts that have changed since the check.
+    facts: returns those of the run (`MDLM.checked`). `stale` names the ones that have changed since the check.
     """
-    named = lm.settings.model.check
     if named is None and not check_file({}).parent.is_dir():
         return None
-    facts = checked(lm)
-    path = Path(named) if named else check_file(facts)
+    applies_to = facts()
+    path = Path(named) if named else check_file(applies_to)
     if not path.is_file():
         return None
     content = read_json(path)
-    stale = [name for name, value in facts.items() if content.get("applies_to", {}).get(name) != value]
+    stale = [name for name, value in applies_to.items() if content.get("applies_to", {}).get(name) != value]
     noise = content.get("noise_floor") or {}
     kept = {name: noise[name] for name in ("task", "change", "share", "interval", "largest_move") if name in noise}
     return {"file": path.name, "verdict": content.get("verdict"), "stale": stale, "noise_floor": kept or None}
@@ -438,28 +357,7 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
     }
 
 
-def fingerprint(lm: "MDLM") -> dict[str, Any]:
-    """Returns everything that an answer to a request depends on, in a flat dictionary."""
-    facts, silent = provenance(lm), silent_names()
-    return {
-        **{f"decoding {name}": value for name, value in facts["decoding"].items() if name not in silent},
-        **{f"likelihood {name}": value for name, value in facts["likelihood"].items()},
-        **{name: facts[name] for name in _OF_ANSWERS.split()},
-        # A task's sampling options count only if the user did not set them.
-        "set sampling options": sorted(lm.settings.explicit.intersection(SAMPLING_NAMES)),
-        "weights": _weights_digest(lm.model),
-        "config": facts["config_digest"],
-        "adapter": digest_of_settings(lm.model.active_peft_config.to_dict())
-        if isinstance(lm.model, PeftModel)
-        else None,
-        "attention": lm.denoiser.attention,
-        "eos_ids": sorted(lm.eos_ids),
-        "end_of_turn_ids": sorted(lm.end_of_turn_ids),
-        "vocabulary": facts["vocabulary_digest"],
-    }
-
-
-def _weights_digest(model: torch.nn.Module) -> str:
+def weights_digest(model: torch.nn.Module) -> str:
     """Returns a digest of the name, shape, type and first values of every weight.
 
     It is cheap, and differs after training, unless that changed no first value. Weights are the parameters and the

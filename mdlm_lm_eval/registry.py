@@ -16,34 +16,26 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any
 
-if TYPE_CHECKING:
-    from mdlm_finetune.objective import Objective
-    from mdlm_lm_eval.decoding.row_decoders import RowDecoder
-    from mdlm_lm_eval.decoding.rules import UnmaskingRule
-    from mdlm_lm_eval.decoding.sampler import Sampler
-    from mdlm_lm_eval.families import Family
-
-T = TypeVar("T")
 _OWN_PACKAGES = ("mdlm_lm_eval", "mdlm_finetune")
 
 
-class Registry(Generic[T]):
-    """Objects of one `kind` by name.
+class Registry:
+    """Objects of one `kind` by name. It knows no class of these objects: rooms above say which ones they are.
 
     room: a package with one file for each built-in object, or a module that registers several.
     shared: for two objects of different names, the thing that both claim and only one can have, in words; "" if none.
     """
 
-    def __init__(self, kind: str, room: str, shared: Callable[[T, T], str] = lambda one, other: "") -> None:
+    def __init__(self, kind: str, room: str, shared: Callable[[Any, Any], str] = lambda one, other: "") -> None:
         self.kind, self.room, self.shared = kind, room, shared
-        self._known: dict[str, T] = {}
+        self._known: dict[str, Any] = {}
         self._loaded: set[str] = set()  # names of entry points
         self._is_complete = False  # True after all built-in files and entry points have been loaded
         self.guests: dict[str, str] = {}  # name of an object that is not built in -> the module that registered it
 
-    def add(self, name: str, thing: T, module: str) -> None:
+    def add(self, name: str, thing: Any, module: str) -> None:
         """Adds an object. Raises ValueError if another one has its name or, by `shared`, something it claims."""
         if self._known.get(name, thing) != thing:
             raise ValueError(f"a {self.kind} named {name!r} is registered already")
@@ -59,7 +51,7 @@ class Registry(Generic[T]):
         """Returns all names. Imports no built-in file and no installed package."""
         return tuple(sorted({*self._files, *self._known, *self._installed}))
 
-    def get(self, name: str) -> T:
+    def get(self, name: str) -> Any:
         """Returns the object with this name. Raises KeyError if there is none."""
         if name not in self._known and name in self._files:
             import_module(f"{self.room}.{name}")
@@ -71,7 +63,7 @@ class Registry(Generic[T]):
             self._loaded.add(name)
         return self._known[name]
 
-    def all(self) -> dict[str, T]:
+    def all(self) -> dict[str, Any]:
         """Returns every object by its name."""
         if not self._is_complete:
             for file in self._files:
@@ -93,37 +85,23 @@ class Registry(Generic[T]):
 
 _all_entry_points = cache(entry_points)  # reads all installed packages
 
-SAMPLERS: Registry[type["Sampler"]] = Registry("sampler", "mdlm_lm_eval.decoding.samplers")
-ROW_DECODERS: Registry[type["RowDecoder"]] = Registry("row_decoder", "mdlm_lm_eval.decoding.row_decoders")
-UNMASKING: Registry["UnmaskingRule"] = Registry("unmasking", "mdlm_lm_eval.decoding.rules")
-FAMILIES: Registry["Family"] = Registry("family", "mdlm_lm_eval.families", lambda one, other: one.shares_with(other))
-OBJECTIVES: Registry[type["Objective"]] = Registry("objective", "mdlm_finetune.objectives")
-KINDS: dict[str, Registry[Any]] = {
-    each.kind: each for each in (SAMPLERS, ROW_DECODERS, UNMASKING, FAMILIES, OBJECTIVES)
-}
+SAMPLERS = Registry("sampler", "mdlm_lm_eval.decoding.samplers")
+ROW_DECODERS = Registry("row_decoder", "mdlm_lm_eval.decoding.row_decoders")
+UNMASKING = Registry("unmasking", "mdlm_lm_eval.decoding.rules")
+FAMILIES = Registry("family", "mdlm_lm_eval.families", lambda one, other: one.shares_with(other))
+OBJECTIVES = Registry("objective", "mdlm_finetune.objectives")
+KINDS = {each.kind: each for each in (SAMPLERS, ROW_DECODERS, UNMASKING, FAMILIES, OBJECTIVES)}
 
 
-def register(
-    *,
-    name: str,
-    sampler: "type[Sampler] | None" = None,
-    row_decoder: "type[RowDecoder] | None" = None,
-    unmasking: "UnmaskingRule | None" = None,
-    family: "Family | None" = None,
-    objective: "type[Objective] | None" = None,
-) -> None:
-    """Makes an object known by its name. Raises ValueError if another object of its kind has this name."""
+def register(*, name: str, **things: Any) -> None:
+    """Makes an object known by its name: `register(name="mine", sampler=Mine)`.
+
+    `things` are objects by their kinds: sampler, row_decoder, unmasking, family, objective. Raises ValueError if
+    another object of a kind has this name.
+    """
     module = str(sys._getframe(1).f_globals.get("__name__", "__main__"))  # the caller; results record its file
-    given = {
-        "sampler": sampler,
-        "row_decoder": row_decoder,
-        "unmasking": unmasking,
-        "family": family,
-        "objective": objective,
-    }
-    for kind, thing in given.items():
-        if thing is not None:
-            KINDS[kind].add(name, thing, module)
+    for kind, thing in things.items():
+        KINDS[kind].add(name, thing, module)
 
 
 def guest_of(sampler: object) -> str | None:

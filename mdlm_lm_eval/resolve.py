@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from mdlm_lm_eval.declared import aliases, asked_sampler, declarations, options_of, own_names, parsed
+from mdlm_lm_eval.decoding.way import Way, way_of
+from mdlm_lm_eval.model.attention import FULL_ATTENTION
 from mdlm_lm_eval.options import (
     APPROXIMATE_CACHES,
     DEFAULT_SAMPLER,
@@ -17,15 +20,10 @@ from mdlm_lm_eval.options import (
     LikelihoodOptions,
     ModelOptions,
     OptionError,
-    aliases,
-    asked_sampler,
     check_names,
     is_random,
-    options_of,
-    own_names,
     parse_flag,
     parse_whole,
-    parsed,
     shown,
 )
 from mdlm_lm_eval.registry import SAMPLERS, guest_of
@@ -80,16 +78,14 @@ _PARTNERS: dict[str, tuple[str, Any]] = {
 Layer = Mapping[str, Any]
 # Returns the AttentionPattern for the option `block_length`; None if the model is not known.
 AttentionOf = Callable[[int | None], Any]
-# (options, attention, whether the request has slots, or None): raises OptionError if the model does not support them.
-Check = Callable[[DecodingOptions, Any, bool | None], None]
+# (way, whether the request has slots, or None): raises OptionError if the model does not support it.
+Check = Callable[[Way, bool | None], None]
 
 
 @dataclass(frozen=True)
-class ResolvedRequest:
-    """The options of one generation request, merged with all others.
+class ResolvedRequest(Way):
+    """The options of one generation request, merged with all others and joined with what they choose.
 
-    attention: the model's AttentionPattern for the option `block_length`, or the sampler's; None if the model is not
-        known.
     until: the stop strings. infill: whether the text has slots.
     sampled: whether repetitions of the request have different answers.
     ignored: keys of the request that have no meaning for masked diffusion.
@@ -97,8 +93,6 @@ class ResolvedRequest:
     thinks: whether the answer may begin with thinking.
     """
 
-    options: DecodingOptions
-    attention: Any
     until: tuple[str, ...]
     infill: bool
     sampled: bool
@@ -120,13 +114,15 @@ class ResolvedRequest:
 class Settings:
     """Model arguments, merged with a preset and the family's defaults.
 
+    way: decoding without a request's own options.
+    attention: the model's AttentionPattern under these options, whatever the sampler; None if the model is not known.
     explicit: names of decoding and likelihood options that the user set, directly or by a preset.
     from_family: names of options with the value that the family's authors publish.
     loading: arguments of HFLM and transformers.
     layers: decoding options of the family, of the preset and of the user; a later layer counts more.
     """
 
-    decoding: DecodingOptions
+    way: Way
     likelihood: LikelihoodOptions
     model: ModelOptions
     attention: Any
@@ -137,6 +133,11 @@ class Settings:
     attention_of: AttentionOf
     check: Check
 
+    @property
+    def decoding(self) -> DecodingOptions:
+        """The options of the way."""
+        return self.way.options
+
     def request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
         """Merges a request's options over these.
 
@@ -145,39 +146,25 @@ class Settings:
         the model does not support.
         """
         given = _our_names(_without_filled_in_length(gen_kwargs), _REQUEST_NAMES)
-        check_names("generation option", given, _REQUEST_NAMES.union(DecodingOptions.declared()))
-        typed_here = given.keys() - {*LENGTH_NAMES, *(name for name in SAMPLING_NAMES if given.get(name) is None)}
-        changes = parsed(DecodingOptions, {name: given[name] for name in typed_here})
-        _refuse_guest("a generation option", changes)
-        if given.get("do_sample") is not None:
-            if parse_flag("do_sample", given["do_sample"]):
-                changes.setdefault("temperature", 1.0)
-            else:
-                changes = {name: changes[name] for name in changes.keys() - SAMPLING_NAMES} | {"temperature": 0.0}
+        check_names("generation option", given, _REQUEST_NAMES.union(declarations(DecodingOptions)))
+        changes = _sampling_of(given)
         changes = {name: changes[name] for name in changes.keys() - self.explicit.intersection(SAMPLING_NAMES)}
-        lengths = {
-            name: parse_whole(name, given[name], least=1) for name in LENGTH_NAMES if given.get(name) is not None
-        }
-        if len(set(lengths.values())) > 1:
-            settings = " and ".join(f"{name}={value}" for name, value in lengths.items())
-            raise OptionError(f"{settings} exclude each other: the task sets one of them; set that one")
-        if lengths:
-            changes["max_gen_toks"] = next(iter(lengths.values()))
+        if (length := _length_of(given)) is not None:
+            changes["max_gen_toks"] = length
         family, preset, typed = self.layers
         merged, attention = _merge((family, preset, {**typed, **changes}), self.attention_of)
-        options = DecodingOptions(**{"seed": self.decoding.seed, **merged})
+        way = _joined({"seed": self.decoding.seed, **merged}, attention)
         until = given.get("until") or ()
-        stops = () if options.escape_until else tuple(filter(None, [until] if isinstance(until, str) else until))
+        stops = () if way.options.escape_until else tuple(filter(None, [until] if isinstance(until, str) else until))
         infill = "infill" in given and parse_flag("infill", given["infill"])
-        attention = None if attention is None else options.way.attention(attention, options)
-        self.check(options, attention, infill)
-        sampled = options.temperature > 0.0 or is_random(options.unmasking)
+        self.check(way, infill)
         return ResolvedRequest(
-            options=options,
-            attention=attention,
+            options=way.options,
+            sampler=way.sampler,
+            attention=way.attention,
             until=stops,
             infill=infill,
-            sampled=sampled,
+            sampled=way.options.temperature > 0.0 or is_random(way.options.unmasking),
             ignored=_MEANINGLESS & given.keys(),
             typed=frozenset({*typed, *changes}),
         )
@@ -188,7 +175,7 @@ def resolve(
     *,
     family: Mapping[str, object] | None = None,
     attention_of: AttentionOf = lambda block_length: None,
-    check: Check = lambda options, attention, in_slots: None,
+    check: Check = lambda way, in_slots: None,
     default_seed: int = 0,
 ) -> Settings:
     """Merges model arguments with a preset and the `decoding_defaults` of a `family` of models.
@@ -204,44 +191,23 @@ def resolve(
     named = {name: value for name, value in given.items() if not name.startswith(BITSANDBYTES)}
     check_names("model argument", named, own_names() | LOADING_NAMES)
     model = ModelOptions(**parsed(ModelOptions, given))
-    preset: Layer = {}
-    if model.preset is not None:
-        from mdlm_lm_eval.presets import load_preset
-
-        preset = load_preset(model.preset)
-        for name in ("plugins", "modeling"):
-            if name in preset:
-                raise OptionError(f"preset={model.preset} names {name}, which the user alone can")
-        _refuse_guest(f"preset={model.preset}", preset)
+    preset = {} if model.preset is None else _options_of_preset(model.preset)
     published = family or {}
     layers = tuple(parsed(DecodingOptions, layer) for layer in (published, preset, given))
     if is_guest := ":" in layers[-1].get("sampler", ""):  # a guest has its own defaults, except for the model's blocks
         blocks = getattr(attention_of(None), "block_length", None)
         layers = ({} if blocks is None else {"block_length": blocks}, *layers[1:])
-    if is_guest and model.compile:
-        raise OptionError("compile=true does not work with a guest, which calls the model as it is")
-    if model.modeling is not None and not is_guest:
-        raise OptionError(f"modeling={model.modeling} needs sampler=FILE.py:FUNCTION, which decodes with it")
-    if model.modeling is not None and given.get("peft"):
-        raise OptionError(
-            f"modeling={model.modeling} does not work with peft={given['peft']}, which adapts our network"
-        )
+    _check_guest(model, given.get("peft"), is_guest=is_guest)
     merged, attention = _merge(layers, attention_of)
-    scored = {name: published[name] for name in published.keys() - DecodingOptions.declared()}
+    scored = {name: published[name] for name in published.keys() - declarations(DecodingOptions)}
     scoring = {name: value for name, value in given.items() if name != "n_masks" or not typed.keys() & _OF_ANSWERS}
     likelihood = parsed(LikelihoodOptions, {**scored, **preset, **scoring})
     explicit = frozenset(merged.keys() & {*layers[1], *layers[2]})
-    cache = merged.get("cache", "auto")
-    if model.cache_audit is not None and cache not in APPROXIMATE_CACHES:
-        caches = " or cache=".join(APPROXIMATE_CACHES)
-        raise OptionError(
-            f"cache_audit={shown(model.cache_audit)} needs cache={caches}; with cache={cache} everything is decoded "
-            "exactly"
-        )
-    decoding = DecodingOptions(**{"seed": default_seed, **merged})
-    check(decoding, None if attention is None else decoding.way.attention(attention, decoding), None)
+    _check_audit(model, merged.get("cache", "auto"))
+    way = _joined({"seed": default_seed, **merged}, attention)
+    check(way, None)
     return Settings(
-        decoding=decoding,
+        way=way,
         likelihood=LikelihoodOptions(**{"seed": default_seed, **likelihood}),
         model=model,
         attention=attention,
@@ -252,6 +218,63 @@ def resolve(
         attention_of=attention_of,
         check=check,
     )
+
+
+def _joined(options: Layer, attention: Any) -> Way:
+    return way_of(DecodingOptions(**options), FULL_ATTENTION if attention is None else attention)
+
+
+def _sampling_of(given: Layer) -> dict[str, Any]:
+    """Returns a request's decoding options but its length; `do_sample` becomes a temperature."""
+    typed = given.keys() - {*LENGTH_NAMES, *(name for name in SAMPLING_NAMES if given.get(name) is None)}
+    changes = parsed(DecodingOptions, {name: given[name] for name in typed})
+    _refuse_guest("a generation option", changes)
+    if given.get("do_sample") is None:
+        return changes
+    if parse_flag("do_sample", given["do_sample"]):
+        return {"temperature": 1.0, **changes}
+    return {name: changes[name] for name in changes.keys() - SAMPLING_NAMES} | {"temperature": 0.0}
+
+
+def _length_of(given: Layer) -> int | None:
+    """Returns how many tokens a request asks for. Raises OptionError if its names for that say different numbers."""
+    lengths = {name: parse_whole(name, given[name], least=1) for name in LENGTH_NAMES if given.get(name) is not None}
+    if len(set(lengths.values())) > 1:
+        settings = " and ".join(f"{name}={value}" for name, value in lengths.items())
+        raise OptionError(f"{settings} exclude each other: the task sets one of them; set that one")
+    return next(iter(lengths.values()), None)
+
+
+def _options_of_preset(name: str) -> Layer:
+    """Returns the options of a preset. Raises OptionError if it names code, which only the user can."""
+    from mdlm_lm_eval.presets import load_preset
+
+    preset = load_preset(name)
+    for code in ("plugins", "modeling"):
+        if code in preset:
+            raise OptionError(f"preset={name} names {code}, which the user alone can")
+    _refuse_guest(f"preset={name}", preset)
+    return preset
+
+
+def _check_guest(model: ModelOptions, peft: object, *, is_guest: bool) -> None:
+    """Raises OptionError for model options that do not work with a guest, or that need one."""
+    if is_guest and model.compile:
+        raise OptionError("compile=true does not work with a guest, which calls the model as it is")
+    if model.modeling is not None and not is_guest:
+        raise OptionError(f"modeling={model.modeling} needs sampler=FILE.py:FUNCTION, which decodes with it")
+    if model.modeling is not None and peft:
+        raise OptionError(f"modeling={model.modeling} does not work with peft={peft}, which adapts our network")
+
+
+def _check_audit(model: ModelOptions, cache: str) -> None:
+    """Raises OptionError for an audit of a cache that is exact."""
+    if model.cache_audit is not None and cache not in APPROXIMATE_CACHES:
+        caches = " or cache=".join(APPROXIMATE_CACHES)
+        raise OptionError(
+            f"cache_audit={shown(model.cache_audit)} needs cache={caches}; with cache={cache} everything is decoded "
+            "exactly"
+        )
 
 
 def _refuse_guest(where: str, options: Layer) -> None:
@@ -269,17 +292,16 @@ def _without_filled_in_length(gen_kwargs: Mapping[str, Any]) -> Mapping[str, Any
     return {name: value for name, value in gen_kwargs.items() if name != "max_gen_toks"}
 
 
-def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:
+def without_effect(way: Way) -> dict[str, str]:
     """Returns the options that are set but change nothing, each with the reason as the end of a sentence."""
-    changes, found = options.changes(), {}
+    options, changes, found = way.options, way.options.changes(), {}
     for name, (partner, value) in _PARTNERS.items():
         if partner not in changes if value is None else getattr(options, partner) != value:
             found[name] = f"without {partner}" if value is None else f"without {partner}={value}"
-    if not options.way.reads_priority:
+    if not way.sampler.reads_priority:
         found["unmasking"] = f"with sampler={options.sampler}"
-    is_causal = attention is not None and attention.is_block_causal
     rules = [name for name in PARALLEL_RULES if getattr(options, name) is not None]
-    if rules and not is_causal and options.way.steps_of(1, options) is not None:
+    if rules and not way.attention.is_block_causal and way.sampler.steps_of(1, options) is not None:
         rule = f"with {rules[0]}={shown(getattr(options, rules[0]))}"
         found |= dict.fromkeys(("steps", "steps_per_block", "schedule"), rule)
     return {name: why for name, why in found.items() if name in changes}
@@ -314,37 +336,45 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
 def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[str, Any], Any]:
     """Merges layers of options, of which the last counts most. Returns the options and their AttentionPattern.
 
-    A layer drops options of lower layers that it excludes or that have no meaning with it. If it changes the block
-    length, steps per block change with it, so that each step still fills as many tokens.
+    A layer drops options of lower layers that it excludes or that have no meaning with it.
     """
     length = next((layer["block_length"] for layer in reversed(layers) if "block_length" in layer), None)
     attention = attention_of(length)
-    full_attention = attention is not None and not attention.is_block_causal
     block_length = length if attention is None else attention.block_length
     merged: dict[str, Any] = {}
     for layer in layers:
         below = {name: value for name, value in merged.items() if name not in layer}
-        in_force = {
-            name
-            for name, value in {**below, **layer}.items()
-            if value is not None and (name not in _EXCLUDES or _EXCLUDES[name](value))
-        }
-        in_layer = in_force & layer.keys()
-        excluded = {name for names in _EXCLUSIVE if in_layer.intersection(names) for name in names} & in_force
+        excluded = _excluded_by(layer, below)
         below = _of_one_sampler({name: value for name, value in below.items() if name not in excluded}, layer)
-        n_masks = layer.get("n_masks")
-        if full_attention and isinstance(n_masks, int) and (below.get("block_length") or 0) > n_masks:
+        is_full = attention is not None and not attention.is_block_causal
+        if is_full and isinstance(n_masks := layer.get("n_masks"), int) and (below.get("block_length") or 0) > n_masks:
             del below["block_length"]  # in block diffusion, a block may be longer than the requested masks
-        if (steps := below.get("steps_per_block")) and "block_length" in layer:
+        if below.get("steps_per_block") and "block_length" in layer:
             own = getattr(attention_of(None), "block_length", None)
             before, after = merged.get("block_length") or own, layer["block_length"] or own
-            below["steps_per_block"] = math.ceil(steps * after / before) if before and after else steps
+            below["steps_per_block"] = _rescaled(below["steps_per_block"], before, after)
         if block_length and block_length % (below.get("small_block_length") or 1):
             del below["small_block_length"]  # made for other blocks
         if merged.get("block_length") is not None and {**below, **layer}.get("block_length") is None:
             below.pop("cache", None)  # it needs blocks
         merged = {**below, **layer}
     return merged, attention
+
+
+def _excluded_by(layer: Layer, below: Layer) -> set[str]:
+    """Returns the options in force that options of a layer exclude."""
+    in_force = {
+        name
+        for name, value in {**below, **layer}.items()
+        if value is not None and (name not in _EXCLUDES or _EXCLUDES[name](value))
+    }
+    in_layer = in_force & layer.keys()
+    return {name for names in _EXCLUSIVE if in_layer.intersection(names) for name in names} & in_force
+
+
+def _rescaled(steps: int, before: int | None, after: int | None) -> int:
+    """Returns the steps of a block of another length, so that each step still fills as many tokens."""
+    return math.ceil(steps * after / before) if before and after else steps
 
 
 def _of_one_sampler(below: Layer, layer: Layer) -> dict[str, Any]:

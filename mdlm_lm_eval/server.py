@@ -28,6 +28,7 @@ from lm_eval.models.utils import postprocess_generated_text
 from mdlm_lm_eval import checkpoints, loader, serving
 from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import check_output_path, show_option_errors_alone
+from mdlm_lm_eval.declared import as_record, declarations, parsed, silent_names
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
 from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, resolved, seeds_of, task_of, warn_of_unknown
 from mdlm_lm_eval.lm import MDLM, config_of, tokenizer_of
@@ -40,9 +41,7 @@ from mdlm_lm_eval.options import (
     must_be,
     parse_flag,
     parse_whole,
-    parsed,
     shown,
-    silent_names,
     unknown_option,
 )
 from mdlm_lm_eval.record import Answer, RunRecord, facts_of_run
@@ -183,7 +182,7 @@ class MDLMServer(LocalCompletionsAPI):
 
     def _take(self, stated: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         """Merges the settings that the server reports with those that the user states and with options of requests."""
-        check_names("option in settings", stated, DecodingOptions.declared())
+        check_names("option in settings", stated, declarations(DecodingOptions))
         self.stated = parsed(DecodingOptions, stated)
         self.said = parsed(DecodingOptions, self.said)
         for name in sorted(self.said.keys() & self.stated.keys()):
@@ -205,9 +204,9 @@ class MDLMServer(LocalCompletionsAPI):
             drawn = {"likelihood": "read", "noise_num": 1, "seed": options.seed}
             read = {"likelihood": "last_step"} if self._renoises else drawn
             n_masks = UNKNOWN if options.n_masks == "auto" else options.n_masks
-            return dict.fromkeys(options.as_record(), UNKNOWN) | {"n_masks": n_masks} | read
+            return dict.fromkeys(as_record(options), UNKNOWN) | {"n_masks": n_masks} | read
         carried = {name: getattr(options, name) for name in serving.REQUEST_OPTIONS}
-        return dict.fromkeys(options.as_record(), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)
+        return dict.fromkeys(as_record(options), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)
 
     def _request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
         """Returns a request's options. Raises OptionError for options that requests to a server cannot contain."""
@@ -475,7 +474,7 @@ class MDLMServer(LocalCompletionsAPI):
             server |= {"tokens_per_second": tokens / seconds} if tokens else {}
         if self.reference is not None:
             dtype = str(self.reference.model.dtype).removeprefix("torch.")
-            server["reference"] = {"dtype": dtype, "decoding": self.reference.settings.decoding.as_record()}
+            server["reference"] = {"dtype": dtype, "decoding": as_record(self.reference.settings.decoding)}
         model = {"pretrained": model_name(self.pretrained), "adapter": self.peft and model_name(self.peft)}
         model |= {"family": self.family.name, "weights": None, "max_length": self.max_length}
         explicit = sorted({*self.stated, *self.settings.explicit.intersection(serving.REQUEST_OPTIONS)})
@@ -518,7 +517,7 @@ def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
         )
     own = {*serving.REQUEST_OPTIONS, *signature(MDLMServer).parameters, "diffusion_family"} - {"arguments"}
     for name, value in arguments.items():
-        if name in DecodingOptions.declared().keys() - own:
+        if name in declarations(DecodingOptions).keys() - own:
             raise OptionError(
                 f"{name}={shown(value)} is a setting of the server; say in settings= that it has this value"
             )

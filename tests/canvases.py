@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect, build_canvas, build_infill_canvas
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
@@ -54,15 +55,15 @@ def canvas(
     draw = random.Random(f"{prompt_length} {seed}")
     prompt = [draw.randrange(40) for _ in range(prompt_length)]
     where: dict[str, Any] = {"mask_token_id": MASK, "max_length": 128, "request_gen_toks": gen_toks, "seed": seed}
-    return build_canvas(prompt, options, attention=attention_in_effect(denoiser.attention, options), **where)[0]
+    return build_canvas(prompt, way_of(options, denoiser.attention), **where)[0]
 
 
 def neighbours(denoiser: Denoiser, options: DecodingOptions, n: int = 6, *, most: int = 17) -> list[Canvas]:
     """Canvases, longer and shorter, with up to `most` masks, one more of them with slots among its text."""
     rows = [canvas(denoiser, options, 1 + 3 * k, 1 + (5 * k) % most, k) for k in range(n)]
     if options.cfg_scale == 0.0 and not denoiser.shift:
-        attention = attention_in_effect(denoiser.attention, options)
+        way = way_of(options, denoiser.attention)
         text = [[1, 2, 3, 4, 5], [6, 7], [*range(8, 18)], [1]]
-        infill, _ = build_infill_canvas(text, options, mask_token_id=MASK, max_length=128, attention=attention, seed=5)
+        infill, _ = build_infill_canvas(text, way, mask_token_id=MASK, max_length=128, seed=5)
         rows.append(infill)
     return rows

@@ -101,7 +101,7 @@ def recorded(run: Run) -> Record:
     """Runs a run."""
     with in_float64():
         denoiser = denoiser_of(AttentionPattern(**run.attention), **run.facts)
-        options = DecodingOptions().override(run.options)
+        options = DecodingOptions(**run.options)
         frequencies = torch.arange(1, VOCABULARY + 1) / 2000
         found = decode_canvases(
             denoiser,

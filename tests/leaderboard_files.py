@@ -9,7 +9,8 @@ from typing import Any
 
 from mdlm_leaderboard.board import Board
 from mdlm_leaderboard.build import read_board
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, defaults_of
+from mdlm_lm_eval.declared import defaults_of
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.results.suite import current_version
 from tests.conftest import data
 

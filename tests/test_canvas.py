@@ -5,6 +5,7 @@ import math
 import pytest
 
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, share_steps
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import data
@@ -15,7 +16,7 @@ MASK = 99
 def build(prompt_length: int = 10, gen_toks: int | None = None, max_length: int = 1000, **changes: object) -> Canvas:
     canvas, _ = build_canvas(
         list(range(prompt_length)),
-        DecodingOptions().override(changes),
+        way_of(DecodingOptions(**changes)),
         mask_token_id=MASK,
         max_length=max_length,
         request_gen_toks=gen_toks,
@@ -41,9 +42,9 @@ def test_a_ratio_that_binary_fractions_overshoot_is_not_rounded_up() -> None:
 def test_a_ratio_is_of_the_tokens_that_stay(ratio: float) -> None:
     for prompt_length in (0, 1, 79, 80, 83, 84, 95, 1000):
         prompt = list(range(prompt_length))
-        options = DecodingOptions(mask_ratio=ratio)
+        way = way_of(DecodingOptions(mask_ratio=ratio))
         canvas, cut = build_canvas(
-            prompt, options, mask_token_id=-1, max_length=100, request_gen_toks=1, filler_ids=[-2] * 3
+            prompt, way, mask_token_id=-1, max_length=100, request_gen_toks=1, filler_ids=[-2] * 3
         )
         kept = canvas.prompt_length
         assert kept + cut == prompt_length
@@ -71,18 +72,17 @@ def test_steps_are_shared_by_length_and_the_first_blocks_take_the_rest() -> None
 def test_blocks_that_nothing_is_returned_of_are_left_out_and_the_others_take_one_token_a_step(n_masks: int) -> None:
     canvas, _ = build_canvas(
         list(range(6)),
-        DecodingOptions(n_masks=n_masks),
+        way_of(DecodingOptions(n_masks=n_masks), AttentionPattern(8)),
         mask_token_id=MASK,
         max_length=100,
         request_gen_toks=1,
-        attention=AttentionPattern(8),
     )
     assert (canvas.token_ids, canvas.slots, canvas.n_returned) == ((*range(6), MASK, MASK), (6, 7), 1)
     assert canvas.block_steps == canvas.block_lengths == (2,)
 
 
 def test_long_prompts_lose_tokens_on_the_left_and_never_the_canvas() -> None:
-    canvas, cut = build_canvas(list(range(20)), DecodingOptions(n_masks=4), mask_token_id=MASK, max_length=10)
+    canvas, cut = build_canvas(list(range(20)), way_of(DecodingOptions(n_masks=4)), mask_token_id=MASK, max_length=10)
     assert cut == 14
     assert list(canvas.token_ids) == [*range(14, 20), *[MASK] * 4]
     with pytest.raises(OptionError, match=r"10 masks .* context of 10 tokens .* at most 9 tokens do"):
@@ -91,22 +91,22 @@ def test_long_prompts_lose_tokens_on_the_left_and_never_the_canvas() -> None:
 
 def test_infill_slots_stand_in_the_text_and_extra_masks_after_it() -> None:
     canvas, cut = build_infill_canvas(
-        [[1, 2], [3], [4, 5]], DecodingOptions(n_masks=2), mask_token_id=MASK, max_length=50, filler_ids=[7]
+        [[1, 2], [3], [4, 5]], way_of(DecodingOptions(n_masks=2)), mask_token_id=MASK, max_length=50, filler_ids=[7]
     )
     assert list(canvas.token_ids) == [1, 2, MASK, 3, MASK, 4, 5, 7, MASK, MASK]
     assert canvas.slots == (2, 4, 8, 9)
     assert (canvas.n_returned, canvas.steps, canvas.prompt_length, cut) == (2, 2, 7, 0)
-    alone, _ = build_infill_canvas([[1], []], DecodingOptions(), mask_token_id=MASK, max_length=50)
+    alone, _ = build_infill_canvas([[1], []], way_of(DecodingOptions()), mask_token_id=MASK, max_length=50)
     assert list(alone.token_ids) == [1, MASK]
 
 
 def test_infill_cuts_text_but_never_a_slot() -> None:
     segments = [[1, 2, 3], [4, 5]]
-    canvas, cut = build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=4)
+    canvas, cut = build_infill_canvas(segments, way_of(DecodingOptions()), mask_token_id=MASK, max_length=4)
     assert (canvas.token_ids, canvas.slots, canvas.prompt_length, cut) == ((3, MASK, 4, 5), (1,), 4, 2)
-    canvas, cut = build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=3)
+    canvas, cut = build_infill_canvas(segments, way_of(DecodingOptions()), mask_token_id=MASK, max_length=3)
     assert (canvas.token_ids, canvas.slots, canvas.prompt_length, cut) == ((MASK, 4, 5), (0,), 3, 3)
     with pytest.raises(OptionError, match="would lose a slot"):
-        build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=2)
+        build_infill_canvas(segments, way_of(DecodingOptions()), mask_token_id=MASK, max_length=2)
     with pytest.raises(OptionError, match="without a slot"):
-        build_infill_canvas([[1, 2]], DecodingOptions(), mask_token_id=MASK, max_length=9)
+        build_infill_canvas([[1, 2]], way_of(DecodingOptions()), mask_token_id=MASK, max_length=9)

@@ -61,7 +61,7 @@ def test_ragged_batches_compile_a_few_graphs_and_change_no_token() -> None:
     compiled.compile_layers(other)  # as another denoiser would; nothing is compiled twice
     for name in ("full", "dual"):
         attention, shift, changes = MODES[name]
-        options = DecodingOptions().override({"n_masks": 8, **changes})
+        options = DecodingOptions(**{"n_masks": 8, **changes})
         for batch in prompts(3, least=2):
             ours, theirs = (decode(denoiser(model, attention, shift), batch, options) for model in (plain, other))
             assert ours == theirs

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.rules import UnmaskingRule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.decoding.selection import accepted_by_entropy
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -51,7 +53,7 @@ def proposal(probabilities: list[list[float]], *, end_ids=(), banned_ids=(), uni
         random_numbers=torch.full((len(logits),), 0.5),
         uniform=torch.full((len(logits),), uniform),
     )
-    return Proposer(DecodingOptions().override(changes), banned_ids, end_ids).propose(logits, where)
+    return Proposer(DecodingOptions(**changes), banned_ids, end_ids).propose(logits, where)
 
 
 def test_confidences_are_renormalised_without_eos_where_it_comes_last() -> None:
@@ -78,7 +80,7 @@ def test_sampling_follows_temperature_top_p_and_top_k() -> None:
     def shares(**changes: float) -> list[float]:
         n = 2000
         where = WhereMasked(torch.arange(n), uniform=(torch.arange(n) + 0.5) / n)
-        tokens = Proposer(DecodingOptions().override(changes)).propose(torch.tensor(rows * n).log(), where).tokens
+        tokens = Proposer(DecodingOptions(**changes)).propose(torch.tensor(rows * n).log(), where).tokens
         return (tokens.bincount(minlength=3) / n).tolist()
 
     assert shares(temperature=1.0) == pytest.approx([0.1, 0.6, 0.3], abs=2e-3)
@@ -101,7 +103,7 @@ def test_confidences_are_plain_ones_unless_the_distribution_is_filtered() -> Non
 
 def test_guidance_keeps_what_was_unmasked_among_the_text(denoiser: RecordingDenoiser) -> None:
     options = DecodingOptions(steps=2, cfg_scale=1.0, unmasking="left_to_right")
-    infill, _ = build_infill_canvas([[1, 2], [4], [5]], options, mask_token_id=MASK, max_length=128)
+    infill, _ = build_infill_canvas([[1, 2], [4], [5]], way_of(options), mask_token_id=MASK, max_length=128)
     seen: list[list[int]] = []
     denoiser.model.get_input_embeddings().register_forward_hook(
         lambda _module, inputs, _output: seen.extend(inputs[0].tolist())
@@ -198,7 +200,7 @@ def test_the_entropy_rule_takes_a_mask_while_those_before_it_sum_to_no_more() ->
 def test_a_rule_that_accepts_nothing_fills_one_mask_a_step(rule: dict[str, float]) -> None:
     options = DecodingOptions(n_masks=8)
     denoiser = model()
-    completions = decode(denoiser, [[1, 2, 3]], options.override(rule))
+    completions = decode(denoiser, [[1, 2, 3]], replace(options, **rule))
     # The factor rule takes the last two masks together, as its reference does.
     assert denoiser.forward_passes == (7 if "parallel_factor" in rule else 8)
     if "parallel_factor" not in rule:
@@ -207,7 +209,7 @@ def test_a_rule_that_accepts_nothing_fills_one_mask_a_step(rule: dict[str, float
 
 def test_a_parallel_rule_takes_what_the_schedule_leaves_first_and_not_last() -> None:
     options = DecodingOptions(n_masks=8, steps_per_block=7, schedule="dream", confidence_threshold=1.0)
-    (row,) = decode(model(FROM_START), [[5] * 8], options.override({"block_length": 8}), return_completions=True)
+    (row,) = decode(model(FROM_START), [[5] * 8], replace(options, block_length=8), return_completions=True)
     assert [*Counter(event.step for event in row.events).values()] == [2, *[1] * 6]
 
 
@@ -225,8 +227,7 @@ def test_an_edit_needs_more_confidence_than_its_threshold() -> None:
     denoiser = certain_model(AttentionPattern(8), edits=True)
     options = DecodingOptions(n_masks=13)
     unedited, at_1, below_1 = (
-        decode(denoiser, [[1, 2, 3]], options.override({"editing_threshold": threshold}))
-        for threshold in (None, 1.0, 0.5)
+        decode(denoiser, [[1, 2, 3]], replace(options, editing_threshold=threshold)) for threshold in (None, 1.0, 0.5)
     )
     assert unedited == at_1 != below_1
 
@@ -240,7 +241,7 @@ def test_options_without_use_are_refused_before_the_first_pass(
 ) -> None:
     denoiser = model({"full": FULL_ATTENTION, "blocks of 4": FROM_START}[attention])
     with pytest.raises(OptionError, match=message):
-        decode(denoiser, [[1, 2, 3]], DecodingOptions(n_masks=8).override(changes))
+        decode(denoiser, [[1, 2, 3]], replace(DecodingOptions(n_masks=8), **changes))
     assert denoiser.forward_passes == 0
 
 

@@ -16,6 +16,7 @@ from mdlm_lm_eval.decoding.row_decoders import PassByPass
 from mdlm_lm_eval.decoding.row_decoders.insertion_deletion import Insertions
 from mdlm_lm_eval.decoding.row_decoders.linear_speculation import Speculation
 from mdlm_lm_eval.decoding.trace import as_recorded
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.lm import MDLM
@@ -265,7 +266,7 @@ def test_dreamon_fills_a_slot_as_its_reference(number: int) -> None:
     segments = [[INFILLING["bos_token_id"], *prefix], *[[] for _ in middle[1:]], ending]
     options = DecodingOptions(unmasking=setting["alg"], early_exit=False)
     where: dict[str, Any] = {"mask_token_id": denoiser.mask_token_id, "max_length": denoiser.max_length}
-    canvas, _ = build_infill_canvas(segments, options, **where)
+    canvas, _ = build_infill_canvas(segments, way_of(options, denoiser.attention), **where)
     assert list(canvas.token_ids) == expected
     (completion,) = decode_canvases(denoiser, [canvas], options, eos_ids=set(), end_of_turn_ids=set())
     assert completion.token_ids == middle

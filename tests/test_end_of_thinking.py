@@ -59,12 +59,12 @@ def test_the_end_is_written_when_its_block_is_decoded(
     attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     """Earlier blocks do not see it; batches, early exit and what is remembered change nothing."""
-    denoiser, without = model_without_end(attention, **facts), DecodingOptions().override(changes)
+    denoiser, without = model_without_end(attention, **facts), DecodingOptions(**changes)
     rows = [canvas(denoiser, without, 1 + 3 * k, 7 + k, k) for k in range(3)]
     plainly = decoded(denoiser, rows, without)
     nothing_remembered = {"cache": "none"} if attention.is_block_causal else {}
     for budget, way in ((0, {}), (6, nothing_remembered)):
-        options = without.override({"max_thinking_tokens": budget})
+        options = replace(without, max_thinking_tokens=budget)
         answers = decoded(denoiser, rows, options)
         for row, answer, plain in zip(rows, answers, plainly, strict=True):
             assert answer.token_ids.index(END) == budget
@@ -73,7 +73,7 @@ def test_the_end_is_written_when_its_block_is_decoded(
                 before = first_of_its_block(row, budget)
                 assert answer.token_ids[:before] == plain.token_ids[:before]
         assert decoded(denoiser, rows, options, batch_size=2) == answers
-        found = decoded(denoiser, rows, options.override({"early_exit": False, **way}))
+        found = decoded(denoiser, rows, replace(options, **{"early_exit": False, **way}))
         assert [answer.token_ids for answer in found] == [answer.token_ids for answer in answers]
 
 
@@ -81,9 +81,9 @@ def test_the_end_is_written_when_its_block_is_decoded(
 def test_in_the_first_block_it_is_as_if_the_end_stood_there_from_the_beginning(
     attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    denoiser, options = model(attention, **facts), DecodingOptions(unmasking="left_to_right").override(changes)
+    denoiser, options = model(attention, **facts), replace(DecodingOptions(unmasking="left_to_right"), **changes)
     row = canvas(denoiser, options, 8, 12)
-    (answer,) = decoded(denoiser, [row], options.override({"max_thinking_tokens": 3}))
+    (answer,) = decoded(denoiser, [row], replace(options, max_thinking_tokens=3))
     first, *others = row.block_lengths
     tokens = [*row.token_ids]
     tokens[row.slots[3]] = END
@@ -112,13 +112,13 @@ def test_in_the_first_block_it_is_as_if_the_end_stood_there_from_the_beginning(
 def test_no_end_is_written_after_one_of_the_model_or_beyond_the_masks(
     attention: AttentionPattern, changes: dict[str, Any]
 ) -> None:
-    denoiser, without = model(attention), DecodingOptions().override(changes)
+    denoiser, without = model(attention), DecodingOptions(**changes)
     row = canvas(denoiser, without, 8, 12)
     plain = decoded(denoiser, [row], without)
     end = plain[0].token_ids[1]
-    assert decoded(denoiser, [row], without.override({"max_thinking_tokens": 9}), end) == plain
-    assert decoded(denoiser, [row], without.override({"max_thinking_tokens": 12})) == plain
-    assert decoded(denoiser, [row], without.override({"max_thinking_tokens": 500})) == plain
+    assert decoded(denoiser, [row], replace(without, max_thinking_tokens=9), end) == plain
+    assert decoded(denoiser, [row], replace(without, max_thinking_tokens=12)) == plain
+    assert decoded(denoiser, [row], replace(without, max_thinking_tokens=500)) == plain
 
 
 def test_no_pass_wrote_the_end() -> None:

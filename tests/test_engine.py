@@ -1,5 +1,6 @@
 """Slots are refilled: answers and costs are those of single rows, few slots run empty; and the trace of an answer."""
 
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ import torch
 
 from mdlm_lm_eval.decoding.candidates import uniform_numbers
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.decode import completions_of, decode_canvases
 from mdlm_lm_eval.decoding.trace import Filled, filled
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions
@@ -37,23 +39,22 @@ REMASKING: list[Any] = [
 @pytest.mark.parametrize(("attention", "facts", "changes"), [*WAYS, *IN_BLOCKS, *APPROXIMATE])
 def test_a_row_depends_on_itself_alone(attention: Any, facts: dict[str, Any], changes: dict[str, Any]) -> None:
     """In a batch, and in slots that others leave: its tokens and its cost. Nor does what is remembered change it."""
-    denoiser, options = model(attention, **facts), DecodingOptions().override(changes)
+    denoiser, options = model(attention, **facts), DecodingOptions(**changes)
     rows = neighbours(denoiser, options, 4, most=12)
     whole = decode_canvases(denoiser, rows, options, eos_ids=[EOS])
     for row, completion in zip(rows, whole, strict=True):
         assert MASK not in completion.token_ids
         assert len(completion.token_ids) == row.n_returned or completion.token_ids[-1] == EOS
     if attention.is_block_causal:
-        recomputed = decode_canvases(denoiser, rows, options.override({"cache": "none"}), eos_ids=[EOS])
+        recomputed = decode_canvases(denoiser, rows, replace(options, cache="none"), eos_ids=[EOS])
         assert [row.token_ids for row in recomputed] == [row.token_ids for row in whole]
         assert [row.cost.steps for row in recomputed] == [row.cost.steps for row in whole] or "edits" in facts
     ends: dict[str, Any] = {"eos_ids": [EOS], "is_decided": is_decided}
     assert whole[::3] == [decode_canvases(denoiser, [row], options, eos_ids=[EOS])[0] for row in rows[::3]]
     alone = [decode_canvases(denoiser, [row], options, **ends)[0] for row in rows[::-1]]
-    found: dict[int, Completion] = {}
     steps: list[int] = []
-    told: dict[str, Any] = {"finished": found.__setitem__, "advance": steps.append}
-    assert decode_canvases(denoiser, rows[::-1], options, batch_size=3, **ends, **told) == alone
+    way = way_of(options, attention)
+    found = dict(completions_of(denoiser, rows[::-1], way, batch_size=3, advance=steps.append, **ends))
     assert [found[n] for n in range(len(rows))] == alone
     assert sum(steps) == sum(row.cost.steps for row in alone)
 
@@ -63,7 +64,7 @@ def test_early_exit_changes_no_answer(attention: Any, facts: dict[str, Any], cha
     denoiser = model(attention, **facts)
 
     def answers(**more: bool) -> tuple[list[list[int]], int]:
-        options = DecodingOptions().override({**changes, **more, "n_masks": 12})
+        options = DecodingOptions(**{**changes, **more, "n_masks": 12})
         rows = [canvas(denoiser, options, 3 + n, 6, n) for n in range(6)]
         before = denoiser.canvas_count
         completions = decode_canvases(denoiser, rows, options, eos_ids=[EOS], is_decided=is_decided)
@@ -87,7 +88,7 @@ def test_few_slots_run_empty(
     attention: AttentionPattern, changes: dict[str, Any], occupancy: float, waiting: float
 ) -> None:
     """Row-passes of 64 unequal requests over rows times passes."""
-    denoiser, options = model(attention), DecodingOptions().override({**changes, "confidence_threshold": 0.3})
+    denoiser, options = model(attention), DecodingOptions(**{**changes, "confidence_threshold": 0.3})
     asked = [canvas(denoiser, options, 1 + 7 * n % 20, 1 + 5 * n % 14, n) for n in range(64)]
     asked.sort(key=lambda one: -one.n_returned)  # as lm_eval's requests are
     rows = decode_canvases(denoiser, asked, options, batch_size=8)
@@ -114,7 +115,7 @@ def trace_of(row: Canvas, found: Completion) -> list[Filled]:
 
 @pytest.mark.parametrize("changes", [changes for _, _, changes in WAYS])
 def test_each_token_has_the_pass_that_wrote_it_and_its_probability_then(changes: dict[str, Any]) -> None:
-    denoiser, options = model(), DecodingOptions().override({**changes, "early_exit": False, "trace": True})
+    denoiser, options = model(), DecodingOptions(**{**changes, "early_exit": False, "trace": True})
     one = canvas(denoiser, options)
     (found,) = decode_canvases(denoiser, [one], options)
     final = [*one.token_ids[: one.slots[0]], *found.token_ids]
@@ -134,14 +135,14 @@ def test_each_token_has_the_pass_that_wrote_it_and_its_probability_then(changes:
 def test_tracing_changes_no_token_and_neighbours_no_trace(
     attention: Any, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    denoiser, options = model(attention, **facts), DecodingOptions().override(changes)
+    denoiser, options = model(attention, **facts), DecodingOptions(**changes)
     rows = neighbours(denoiser, options, 4, most=12)
     plain = decode_canvases(denoiser, rows, options)
-    traced = decode_canvases(denoiser, rows, options.override({"trace": True}), batch_size=3)
+    traced = decode_canvases(denoiser, rows, replace(options, trace=True), batch_size=3)
     assert [one.token_ids for one in plain] == [one.token_ids for one in traced]
     assert not any(one.events for one in plain)
     for row, one in [*zip(rows, traced, strict=True)][1::3]:
-        (alone,) = decode_canvases(denoiser, [row], options.override({"trace": True}))
+        (alone,) = decode_canvases(denoiser, [row], replace(options, trace=True))
         assert [event[:-1] for event in alone.events] == [event[:-1] for event in one.events]
     traces = [trace_of(*pair) for pair in zip(rows, traced, strict=True)]
     for one, trace in zip(traced, traces, strict=True):
@@ -206,7 +207,7 @@ def test_batch_invariant_answers_in_bfloat16_depend_on_no_other_row(attention: A
     for is_invariant in (True, False) if attention is FULL_ATTENTION and not changes else (True,):
         denoiser = model(attention)
         denoiser.model.to(torch.bfloat16)
-        options = DecodingOptions().override(changes | {"batch_invariant": is_invariant})
+        options = DecodingOptions(**(changes | {"batch_invariant": is_invariant}))
         rows = neighbours(denoiser, options, 9, most=6)
         orders = [(8, 1), (1, 1), (64, 1), (3, -1), (8, 1)]
         answers = [
@@ -223,6 +224,6 @@ def test_fixed_shapes_change_no_token_in_float32() -> None:
     options = DecodingOptions()
     rows = neighbours(denoiser, options)
     plain = decode_canvases(denoiser, rows, options, eos_ids=[EOS])
-    fixed = decode_canvases(denoiser, rows, options.override({"batch_invariant": True}), eos_ids=[EOS])
+    fixed = decode_canvases(denoiser, rows, replace(options, batch_invariant=True), eos_ids=[EOS])
     assert [row.token_ids for row in fixed] == [row.token_ids for row in plain]
     assert [row.cost.forward_passes for row in fixed] == [row.cost.forward_passes for row in plain]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,7 +170,7 @@ def test_a_sampler_of_ones_own_exits_early_where_its_blocks_are_settled() -> Non
     denoiser = model()
     exits = DecodingOptions(sampler="path_planning", n_masks=12, block_length=4, steps=6)
     row = canvas(denoiser, exits, gen_toks=5)
-    stays = exits.override({"early_exit": False})
+    stays = replace(exits, early_exit=False)
     early, whole = (decode_canvases(denoiser, [row], options)[0] for options in (exits, stays))
     assert early.token_ids == whole.token_ids
     assert (early.cost.forward_passes, whole.cost.forward_passes) == (4, 6)

@@ -23,6 +23,8 @@ from mdlm_lm_eval.checkpoints import (
     load_tokenizer,
     resolve_mask_token_id,
 )
+from mdlm_lm_eval.decoding.checks import check_family
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.families import Family, family_of
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import FAMILIES, register
@@ -266,7 +268,7 @@ def test_samplers_that_a_family_takes(family: str, options: dict[str, Any], name
     config = tiny_model().config
     config.diffusion_family = family
     if named is None:
-        check_options(config, DecodingOptions(**options))
+        check_family(way_of(DecodingOptions(**options)), config, in_slots=None)
         return
     with pytest.raises(OptionError, match=f"^{named} does not work with the family {family}:"):
-        check_options(config, DecodingOptions(**options))
+        check_family(way_of(DecodingOptions(**options)), config, in_slots=None)

@@ -25,7 +25,7 @@ PLAIN = [way for way in WAYS if not {"cfg_scale"} & way[2].keys() and way[2].get
 def test_it_is_that_of_the_pass_that_filled_the_slot(
     attention: Any, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    options = DecodingOptions().override({**changes, "early_exit": False, "suppress_eos": True})
+    options = DecodingOptions(**{**changes, "early_exit": False, "suppress_eos": True})
     for seed in range(3):
         denoiser = model(attention, **facts)
         one = canvas(denoiser, options, 5 + seed, seed=seed)
@@ -55,7 +55,7 @@ def enumerated(denoiser: RecordingDenoiser, ids: torch.Tensor, slot: int) -> tup
 
 @pytest.mark.parametrize("attention", [FULL_ATTENTION, FROM_START])
 def test_no_token_is_banned_there(attention: Any) -> None:
-    denoiser, options = model(attention), DecodingOptions().override({"steps": 1, "suppress_eos": True})
+    denoiser, options = model(attention), DecodingOptions(steps=1, suppress_eos=True)
     one = canvas(denoiser, options)
     (before,) = decode_canvases(denoiser, [one], options, label_ids=LABELS)
     assert before.first

@@ -9,6 +9,7 @@ import torch
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.from_python import decode
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
@@ -99,7 +100,7 @@ def test_every_setting_of_fast_dllm_matches_in_a_batch_of_unequal_prompts_and_al
             continue
         n_checked += 1
         expected = tensors[f"generate.{k}.completions"].tolist()
-        canvases = [build_canvas(prompt, options, **where)[0] for prompt in prompts]
+        canvases = [build_canvas(prompt, way_of(options, denoiser.attention), **where)[0] for prompt in prompts]
         together = decode_canvases(denoiser, canvases, options)
         assert [row.token_ids for row in together] == expected, setting
         # Without a cache, a step of Dream's schedule that unmasks nothing is left out.

@@ -1,14 +1,16 @@
 """The block-diffusion families' reference samplers, token for token and pass for pass (float32, temperature 0)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import attention_in_effect, build_canvas
+from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.schedules import unmask_counts
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 from tests.reference import facts_of, load, named, tensors_of
@@ -113,10 +115,9 @@ def test_every_generation_setting_matches_token_for_token(family: str, loaded: d
         canvases = [
             build_canvas(
                 prompt,
-                options,
+                way_of(options, denoiser.attention),
                 mask_token_id=denoiser.mask_token_id,
                 max_length=denoiser.max_length,
-                attention=attention_in_effect(denoiser.attention, options),
             )[0]
             for prompt, _ in rows
         ]
@@ -146,7 +147,7 @@ def test_nothing_remembered_gives_the_same_strings(family: str, loaded: dict[str
         options, stop_ids = FAMILIES[family](setting)
         prompts = [prompt for prompt, _ in prompts_and_completions(family, k, tensors)]
         remembered = decode(denoiser, prompts, options, stop_ids=stop_ids)
-        assert decode(denoiser, prompts, options.override({"cache": "none"}), stop_ids=stop_ids) == remembered
+        assert decode(denoiser, prompts, replace(options, cache="none"), stop_ids=stop_ids) == remembered
 
 
 @pytest.mark.parametrize("family", ["llada2", "sdar", "fast_dllm_v2", "a2d_bd3lm"])
@@ -159,7 +160,7 @@ def test_masks_that_no_returned_block_sees_change_nothing(
     prompt = prompts_and_completions(family, 0, tensors)[0][0]
     found = []
     for n_masks in (12, 24, 200):
-        options = DecodingOptions(n_masks=n_masks, block_length=4).override(changes)
+        options = replace(DecodingOptions(n_masks=n_masks, block_length=4), **changes)
         before = denoiser.forward_passes
         answers = decode(denoiser, [prompt[:9], prompt[:7]], options, max_gen_toks=12)
         found.append((answers, denoiser.forward_passes - before))

@@ -1,6 +1,7 @@
 """The costs of rows that wait, and samplers that do not keep to a plan, on a pretended GPU."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_row_is_charged_for_the_passes_that_ran_it_and_no_others(
     attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     """Though rows in refilled slots wait for passes over whole canvases."""
-    ours, options = model(attention, **facts), DecodingOptions().override(changes)
+    ours, options = model(attention, **facts), DecodingOptions(**changes)
     rows = neighbours(ours, options, 5, most=9)
     alone = [decode_canvases(ours, [row], options)[0] for row in rows]
     with PretendedGpu() as gpu:
@@ -59,15 +60,15 @@ def test_a_sampler_that_would_never_end_is_an_error_and_a_slow_one_is_not(
 ) -> None:
     register(name="one_at_most", sampler=OneAtMost)
     register(name="nothing", sampler=Nothing)
-    ours, options = model(), DecodingOptions(steps=4, block_length=8, n_masks=32).override(changes)
+    ours, options = model(), replace(DecodingOptions(steps=4, block_length=8, n_masks=32), **changes)
     rows = [canvas(ours, options, 1 + 3 * k, 5, k) for k in range(5)]
-    slow, stuck = (options.override({"sampler": name}) for name in ("one_at_most", "nothing"))
+    slow, stuck = (replace(options, sampler=name) for name in ("one_at_most", "nothing"))
     with PretendedGpu() as gpu:
         for is_on_gpu in (False, True):
             if is_on_gpu:
                 gpu.move(ours.model)
             assert all(len(row.token_ids) == 5 for row in decode_canvases(ours, rows, slow, batch_size=2))
-            whole = slow.override({"early_exit": False})
+            whole = replace(slow, early_exit=False)
             assert [row.n_written for row in decode_canvases(ours, rows, whole, batch_size=2)] == [5] * 5
             before = ours.forward_passes
             with pytest.raises(engine.NoProgressError, match=r"the sampler Nothing .*steps=4, block_length=8"):

@@ -12,6 +12,7 @@ from benchmarks.gpu import MASK
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model import devices
@@ -51,7 +52,7 @@ def test_distributions_that_are_compared() -> None:
     with PretendedGpu() as gpu:
         denoiser = denoiser_of(gpu, "llada-8b", 2)
         weights = gpu.report.live
-        canvas, _ = build_canvas([7] * 16, settings, mask_token_id=MASK, max_length=8192)
+        canvas, _ = build_canvas([7] * 16, way_of(settings), mask_token_id=MASK, max_length=8192)
         with pytest.raises(EnoughError):
             decode_canvases(denoiser, [canvas] * 4, settings)
         row = RowSize(length=272, n_logits=64, n_kept=257).total(denoiser.model.config, 2)

@@ -10,7 +10,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from mdlm_lm_eval.declared import as_record, declarations, silent_names
 from mdlm_lm_eval.decoding.sampler import Sampler
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
@@ -18,7 +20,6 @@ from mdlm_lm_eval.options import (
     OptionError,
     Options,
     option,
-    silent_names,
 )
 from mdlm_lm_eval.registry import SAMPLERS, register
 from mdlm_lm_eval.resolve import resolve
@@ -29,14 +30,14 @@ from tests.conftest import data
 def test_strings_are_parsed_by_the_type_of_the_option() -> None:
     typed = data("cases.json")["typed options"] | {"n_fillers": np.int64(4), "seed": 2**62 + 1}
     expected = {"n_masks": 200, "temperature": 0.5, "eos_last": True, "filler": "1", "max_gen_toks": 64}
-    assert DecodingOptions(top_p=0.5).override(typed) == DecodingOptions(**expected, n_fillers=4, seed=2**62 + 1)
+    assert replace(DecodingOptions(top_p=0.5), **typed) == DecodingOptions(**expected, n_fillers=4, seed=2**62 + 1)
 
 
 def test_a_bad_value_in_python_is_refused() -> None:
     with pytest.raises(OptionError, match=r"n_masks must be auto or a whole number from 1, not true"):
         DecodingOptions(n_masks=True)
     with pytest.raises(OptionError, match=r"unknown option nmask=5; did you mean n_masks\?"):
-        LikelihoodOptions().override({"nmask": 5})
+        way_of(DecodingOptions(nmask=5))
 
 
 @pytest.mark.parametrize("kind", [DecodingOptions, LikelihoodOptions, ModelOptions])
@@ -53,24 +54,25 @@ def test_only_what_changes_no_score_is_silent() -> None:
 
 
 def test_options_of_a_sampler_are_given_and_shown_like_all_others() -> None:
-    options = DecodingOptions(n_masks=4, kl_threshold="0.1")
-    assert options == DecodingOptions().override({"n_masks": "4", "kl_threshold": 0.1, "kl_history": 2})
+    given = DecodingOptions(n_masks=4, kl_threshold="0.1")
+    way, options = way_of(given), way_of(given).options
+    assert way == way_of(DecodingOptions(n_masks="4", kl_threshold=0.1, kl_history=2))
     assert hash(options) == hash(replace(DecodingOptions(kl_threshold=0.5), n_masks=4, kl_threshold=0.1))
     assert options != DecodingOptions(n_masks=4) == replace(options, kl_threshold=None)
     assert pickle.loads(pickle.dumps(options)) == options
-    shown = options.as_dict()
-    assert shown.keys() == DecodingOptions.declared().keys()
-    assert DecodingOptions(**shown) == options
+    shown = as_record(options)
+    assert shown.keys() == declarations(DecodingOptions).keys()
+    assert way_of(DecodingOptions(**shown)) == way
     assert (shown["sampler"], shown["kl_history"], shown["remask_tokens"]) == ("auto", 2, 1)
-    assert DecodingOptions(sampler="klass", n_masks=4, kl_threshold=0.1).as_dict() == shown
-    assert (options.way.kl_threshold, options.way) == (0.1, SAMPLERS.get("klass")(kl_threshold=0.1))
+    assert way_of(DecodingOptions(sampler="klass", n_masks=4, kl_threshold=0.1)) == way
+    assert (way.name, way.sampler) == ("klass", SAMPLERS.get("klass")(kl_threshold=0.1))
 
 
 def test_what_samplers_take_back_keeps_rows_from_exiting_early() -> None:
-    exits = {name: DecodingOptions(sampler=name).exits_early for name in ("schedule", "remdm", "rcr")}
+    exits = {name: way_of(DecodingOptions(sampler=name)).exits_early for name in ("schedule", "remdm", "rcr")}
     # ReMDM masks tokens of the block alone that it decodes; RCR those of the whole canvas.
     assert exits == {"schedule": True, "remdm": True, "rcr": False}
-    assert not DecodingOptions(early_exit=False).exits_early
+    assert not way_of(DecodingOptions(early_exit=False)).exits_early
 
 
 @dataclass(frozen=True)
@@ -89,14 +91,12 @@ def registered(own_samplers: None) -> None:
 
 @pytest.mark.usefixtures("registered")
 def test_a_sampler_that_is_registered_later_has_its_options_everywhere() -> None:
-    assert DecodingOptions(haste=3).way == Hurried(haste=3)
+    assert way_of(DecodingOptions(haste=3)).sampler == Hurried(haste=3)
     assert resolve({"hurry": "3"}).decoding.as_dict()["haste"] == 3
-    assert resolve({}).request({"haste": 3}).options == resolve({"sampler": "hurried", "haste": 3}).decoding.override(
-        {"sampler": "auto"}
-    )
+    assert resolve({}).request({"haste": 3}).options == resolve({"sampler": "hurried", "haste": 3}).decoding
     # Results are the same on a machine without the plug-in.
-    assert "haste" in DecodingOptions(haste=3).as_record().keys() - DecodingOptions().as_record().keys()
-    declared = DecodingOptions.declared()["haste"]
+    assert "haste" in as_record(DecodingOptions(haste=3)).keys() - as_record(DecodingOptions()).keys()
+    declared = declarations(DecodingOptions)["haste"]
     assert (declared.requirement, declared.help) == (
         "none or a whole number from 1",
         "masks that a pass fills (sampler=hurried)",
@@ -106,8 +106,8 @@ def test_a_sampler_that_is_registered_later_has_its_options_everywhere() -> None
 @pytest.mark.usefixtures("registered")
 def test_what_extends_a_sampler_is_asked_for_by_name() -> None:
     register(name="slow", sampler=type("Slow", (Hurried,), {}))
-    assert DecodingOptions(haste=3).sampler_name == "hurried"
-    assert DecodingOptions(haste=3, sampler="slow").sampler_name == "slow"
+    assert way_of(DecodingOptions(haste=3)).name == "hurried"
+    assert way_of(DecodingOptions(haste=3, sampler="slow")).name == "slow"
 
 
 @pytest.mark.usefixtures("registered")
@@ -116,7 +116,7 @@ def test_an_option_is_one_thing(name: str) -> None:
     other = type("Other", (Sampler,), {"__annotations__": {name: int}, name: option(1, "another"), "__doc__": ""})
     register(name="other", sampler=dataclass(frozen=True)(other))
     with pytest.raises(ValueError, match=f"the sampler other declares {name}, which is another option already"):
-        DecodingOptions.declared()
+        declarations(DecodingOptions)
 
 
 @pytest.mark.usefixtures("registered")

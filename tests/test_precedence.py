@@ -35,7 +35,7 @@ def test_what_is_typed_drops_what_it_excludes(
     """`effect` are the options in effect that what is typed touches."""
     config = config_of(family)
     settings = resolved(config, typed, preset)
-    wanted = DecodingOptions().override(typed | effect).as_dict().items()
+    wanted = DecodingOptions(**(typed | effect)).as_dict().items()
     expected = {name: value for name, value in wanted if name in typed | effect}
     assert expected.items() <= settings.decoding.as_dict().items()
     assert typed.keys() <= settings.explicit

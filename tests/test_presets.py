@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mdlm_lm_eval.declared import declarations
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.presets import load_preset, preset_names, run_of
@@ -23,7 +24,7 @@ BLOCK_FAMILIES = {"llada2", "llada21", "sdar", "fast_dllm_v2", "a2d-qwen3", "a2d
 def test_the_options_of_a_preset_are_valid_and_explicit(name: str) -> None:
     preset = load_preset(name)
     settings = resolve({"preset": name})
-    assert settings.explicit == preset.keys() <= {*DecodingOptions.declared(), *LikelihoodOptions.declared()}
+    assert settings.explicit == preset.keys() <= {*declarations(DecodingOptions), *LikelihoodOptions.declared()}
     options = (settings.likelihood if "likelihood" in preset else settings.decoding).as_dict()
     assert preset.items() <= options.items()
 

@@ -292,6 +292,6 @@ def test_likelihoods_run_few_tokens_more_than_on_a_cpu(
 
             model.register_forward_pre_hook(count, with_kwargs=True)
             requests = [LikelihoodRequest([3 + n] * (200 + 17 * n), [5, 6, 7, n, 8, 9]) for n in range(12)]
-            settings = LikelihoodOptions().override(options)
+            settings = LikelihoodOptions(**options)
             score(denoiser_of(model, Setting()), requests, settings, batch_size=32, max_length=512)
     assert run[1] < 1.25 * run[0]

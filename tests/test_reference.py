@@ -2,6 +2,7 @@
 
 import ast
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.reference import decode_one
 from mdlm_lm_eval.decoding.trace import replay
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -33,13 +35,13 @@ MULTI_BLOCK = {"sampler": "multi_block", "block_causal": True, "block_length": 4
 
 def n_compared(attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]) -> int:
     """Compares rows in three lanes with the reference loop; returns the number of their passes."""
-    options = DecodingOptions().override({**changes, "early_exit": False, "trace": True})
+    options = DecodingOptions(**{**changes, "early_exit": False, "trace": True})
     n_passes = 0
     with in_float64():
         denoiser = denoiser_of(attention, **facts)
         rows = neighbours(denoiser, options, 4, most=9)
         for cache in ("auto", "none"):
-            found = decode_canvases(denoiser, rows, options.override({"cache": cache}), eos_ids=[EOS], batch_size=3)
+            found = decode_canvases(denoiser, rows, replace(options, cache=cache), eos_ids=[EOS], batch_size=3)
             for row, one in zip(rows, found, strict=True):
                 passes = decode_one(denoiser, row, options, end_ids={EOS})
                 assert [canvas for _, canvas in replay(row.token_ids, one.events)] == _changed(row, passes)
@@ -88,7 +90,7 @@ def test_random_settings(attention: AttentionPattern, facts: dict[str, Any]) -> 
             "block_length": draw.choice([2, 3, 4, 8]),
         }
         try:
-            check_decoding(DecodingOptions().override(changes), attention, edits="edits" in facts)
+            check_decoding(way_of(DecodingOptions(**changes), attention), edits="edits" in facts)
         except OptionError:
             continue
         assert n_compared(attention, facts, changes)
@@ -117,9 +119,8 @@ SLOTS_APART: list[tuple[AttentionPattern, dict[str, Any], dict[str, Any]]] = [
 
 def infill(denoiser: Denoiser, options: DecodingOptions, seed: int) -> Canvas:
     """A canvas with text of several blocks between slots."""
-    attention = options.way.attention(denoiser.attention, options)
-    where: dict[str, Any] = {"mask_token_id": MASK, "max_length": 128, "attention": attention}
-    return build_infill_canvas(APART, options, seed=seed, **where)[0]
+    way = way_of(options, denoiser.attention)
+    return build_infill_canvas(APART, way, seed=seed, mask_token_id=MASK, max_length=128)[0]
 
 
 @pytest.mark.parametrize(("attention", "facts", "changes"), SLOTS_APART)
@@ -127,12 +128,12 @@ def test_text_between_slots_costs_no_pass_and_moves_no_draw(
     attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     """`cache=exact` writes what `cache=none` writes, and what the reference loop writes where it knows the way."""
-    options = DecodingOptions().override({"early_exit": False, "trace": True, "n_masks": 6, **changes})
+    options = DecodingOptions(**{"early_exit": False, "trace": True, "n_masks": 6, **changes})
     with in_float64():
         denoiser = denoiser_of(attention, **facts)
         rows = [infill(denoiser, options, seed) for seed in range(4)]
         stored = decode_canvases(denoiser, rows, options, batch_size=3)
-        computed = decode_canvases(denoiser, rows, options.override({"cache": "none"}), batch_size=3)
+        computed = decode_canvases(denoiser, rows, replace(options, cache="none"), batch_size=3)
         for row, one, other in zip(rows, stored, computed, strict=True):
             assert {event.position for event in one.events} == set(row.slots)
             last = replay(row.token_ids, one.events)[-1][1]

@@ -1,6 +1,8 @@
-"""Where the package's code lies: imports point one way, and of the repository only the tasks are in the package."""
+"""Where the package's code lies: imports point one way and make no circle, and only the tasks lie in it, too."""
 
-import re
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,21 +12,52 @@ from mdlm_lm_eval import tasks_path
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "mdlm_lm_eval").exists(), reason="the package is installed from a wheel")
+FOLDERS = (ROOT, ROOT / "finetune", ROOT / "leaderboard")
 # As in CONTRIBUTING.md, from the bottom: a room imports those before it.
 ROOMS = ("options", "model", "families", "checkpoints", "decoding", "likelihood", "jobs", "lm")
 
 
+def modules() -> dict[str, Path]:
+    """Every module of the three packages, without the tasks, and its file."""
+    found = {}
+    for folder, package in zip(FOLDERS, ("mdlm_lm_eval", "mdlm_finetune", "mdlm_leaderboard"), strict=True):
+        for path in sorted((folder / package).rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            if parts[1] != "tasks":
+                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules that a file imports anywhere: at its top, in functions, and for types alone."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                yield from [name for name in (module if module in known else node.module,) if name in known]
+
+
+MODULES = modules()
+IMPORTS = {name: {*imported(path, MODULES)} - {name} for name, path in MODULES.items()}
+
+
 @pytest.mark.parametrize("room", ROOMS[:-1])
 def test_imports_point_one_way(room: str) -> None:
-    above = "|".join(ROOMS[ROOMS.index(room) + 1 :])
-    place = ROOT / "mdlm_lm_eval" / room
-    paths = [place.with_suffix(".py")] if room == "options" else sorted(place.rglob("*.py"))
-    imports = re.compile(
-        rf"^ *(?:from|import) mdlm_lm_eval\.(?:{above})\b.*|^ *from mdlm_lm_eval import .*", re.MULTILINE
-    )
-    for_types = re.compile(r"^if TYPE_CHECKING:\n(?:    .*\n|\n)*", re.MULTILINE)
-    texts = {path.name: for_types.sub("", path.read_text(encoding="utf-8")) for path in paths}
-    assert {name: found for name, text in texts.items() if (found := imports.findall(text))} == {}
+    above = ROOMS[ROOMS.index(room) + 1 :]
+    own = {name: found for name, found in IMPORTS.items() if name.split(".")[1:2] == [room]}
+    up = {
+        (name, one) for name, found in own.items() for one in found if one.split(".")[1:2] in [[each] for each in above]
+    }
+    assert own
+    assert up == set()
+
+
+def test_imports_make_no_circle() -> None:
+    """Not even for types. The package's own file only names what users import from it."""
+    inside = {name: found - {"mdlm_lm_eval"} for name, found in IMPORTS.items() if name != "mdlm_lm_eval"}
+    TopologicalSorter(inside).prepare()  # raises CycleError, which names the circle
 
 
 def test_the_package_has_the_tasks_and_nothing_else_of_the_repository() -> None:

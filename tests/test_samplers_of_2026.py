@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, attention_in_effect, build_canvas
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.trace import replay
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
@@ -26,8 +27,7 @@ def loaded(checkpoint: str) -> Denoiser:
 
 
 def canvas_of(denoiser: Denoiser, prompt: list[int], options: DecodingOptions) -> Canvas:
-    attention = attention_in_effect(denoiser.attention, options)
-    return build_canvas(prompt, options, mask_token_id=159, max_length=128, attention=attention)[0]
+    return build_canvas(prompt, way_of(options, denoiser.attention), mask_token_id=159, max_length=128)[0]
 
 
 def expected(folder: str, number: int, row: int) -> tuple[list[int], list[int]]:
@@ -125,8 +125,8 @@ def test_one_active_block_is_block_decoding(
     attention: AttentionPattern, several: dict[str, Any], one: dict[str, Any], shift: bool
 ) -> None:
     options = DecodingOptions(block_length=4, n_masks=15, early_exit=False, trace=True)
-    ours = options.override({"sampler": "multi_block", "block_add_threshold": 1, **several})
-    theirs = options.override(one)
+    ours = replace(options, **{"sampler": "multi_block", "block_add_threshold": 1, **several})
+    theirs = replace(options, **one)
     denoisers = canvases.model(shift=shift), canvases.model(attention, shift=shift)
     found, same = (
         decode_canvases(denoiser, canvases.neighbours(denoiser, each, 5), each, batch_size=2)
@@ -144,9 +144,9 @@ def test_several_blocks_of_a_family_of_blocks(checkpoint: str) -> None:
     """One at a time is its own decoding, and several need no remembered keys and values."""
     denoiser = loaded(checkpoint)
     own = DecodingOptions(n_masks=14, confidence_threshold=0.4, early_exit=False)
-    several = own.override({"sampler": "multi_block", "block_causal": True})
+    several = replace(own, sampler="multi_block", block_causal=True)
     found = []
-    for options in (own, several.override({"block_add_threshold": 1}), several, several.override({"cache": "none"})):
+    for options in (own, replace(several, block_add_threshold=1), several, replace(several, cache="none")):
         rows = [canvas_of(denoiser, prompt, options) for prompt in ([5, 6, 7, 8, 9, 10], [11, 12])]
         found.append(decode_canvases(denoiser, rows, options))
     assert [one.token_ids for one in found[0]] == [one.token_ids for one in found[1]]

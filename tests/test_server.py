@@ -20,6 +20,7 @@ from benchmarks.serve import DIALECTS, DROP, FAULTS, Answer, StandIn, completion
 from mdlm_leaderboard.audit import audit
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.checkpoints import load_denoiser, load_tokenizer
+from mdlm_lm_eval.declared import declarations
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.results.result_file import read_result_file
@@ -90,7 +91,7 @@ def test_settings_are_said_stated_or_unknown() -> None:
             lm = lm_of(server, **arguments)
             lm.generate_until(numbered(1))
             (setting,) = facts_of(lm)["settings"]
-        assert setting["options"].keys() == DecodingOptions.declared().keys()
+        assert setting["options"].keys() == declarations(DecodingOptions).keys()
         return setting["options"], {name for name, value in setting["options"].items() if value == UNKNOWN}
 
     options, missing = unknown(sglang())

@@ -16,6 +16,7 @@ from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.jobs.shared import Batches, most_rows
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
@@ -26,7 +27,6 @@ from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.prefix_store import MOST_RUN, PrefixStore, most_held, place_of, shared_prefixes
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
-from mdlm_lm_eval.record import fingerprint
 from tests.conftest import CHAT_TEMPLATE, choice, generation, tiny_model, tiny_tokenizer
 from tests.pretended_gpu import PretendedGpu
 from tests.pretended_gpu.settings import (
@@ -69,9 +69,9 @@ def prompts(n: int, draw: Random) -> list[list[int]]:
 
 
 def canvases_of(denoiser: Denoiser, options: DecodingOptions, rows: list[list[int]], returned: Any = 9) -> list[Canvas]:
-    where: dict[str, Any] = {"max_length": denoiser.max_length, "attention": denoiser.attention}
-    where |= {"mask_token_id": denoiser.mask_token_id, "request_gen_toks": returned}
-    return [build_canvas(row, options, seed=seed, **where)[0] for seed, row in enumerate(rows)]
+    where: dict[str, Any] = {"max_length": denoiser.max_length, "mask_token_id": denoiser.mask_token_id}
+    way = way_of(options, denoiser.attention)
+    return [build_canvas(row, way, seed=seed, request_gen_toks=returned, **where)[0] for seed, row in enumerate(rows)]
 
 
 def decoded(denoiser: Denoiser, canvases: list[Canvas], options: DecodingOptions, batch_size: int) -> list[Completion]:
@@ -152,10 +152,10 @@ def test_answers_passes_and_traces_are_those_without_sharing(name: str, monkeypa
     monkeypatch.setattr(prefix_store, "MOST_RUN", 16)  # prefixes are run in parts
     setting = DECODING[name]
     denoiser = denoiser_of(model_of(setting), setting)
-    options = DecodingOptions().override(setting.options)
+    options = DecodingOptions(**setting.options)
     canvases = canvases_of(denoiser, options, prompts(4, Random(1)), setting.returned or 9)
     alone = decoded(denoiser, canvases, options, 3)
-    shared, store = with_prefixes(denoiser, canvases, options, least=LEAST)
+    shared, store = with_prefixes(denoiser, canvases, way_of(options, denoiser.attention), least=LEAST)
     assert any(canvas.prefix for canvas in shared) == shares(setting)
     order = in_order(shared)
     for batch_size in (3, 20):
@@ -178,7 +178,7 @@ def test_answers_passes_and_traces_are_those_without_sharing(name: str, monkeypa
 def test_likelihoods_are_those_without_sharing(name: str) -> None:
     setting = LIKELIHOOD[name]
     denoiser = denoiser_of(model_of(setting), setting)
-    options = LikelihoodOptions().override({"mc_num": 8, **setting.options})
+    options = LikelihoodOptions(**{"mc_num": 8, **setting.options})
     draw = Random(2)
     requests = [
         LikelihoodRequest(prompt, draw.choices(range(40), k=draw.choice([1, 1, 4, 7])), seed)
@@ -210,7 +210,7 @@ def test_strings_of_the_published_families_do_not_change(family: str) -> None:
     examples = draw.choices(range(10, 90), k=45)
     rows = [examples + draw.choices(range(10, 90), k=n) for n in (3, 11, 19)]
     canvases = canvases_of(denoiser, options, rows, 20)
-    shared, _ = with_prefixes(denoiser, canvases, options, least=1)
+    shared, _ = with_prefixes(denoiser, canvases, way_of(options, denoiser.attention), least=1)
     assert all(canvas.prefix for canvas in shared)
     alone = decode_canvases(denoiser, canvases, options)
     assert [one.token_ids for one in decode_canvases(denoiser, shared, options)] == [one.token_ids for one in alone]
@@ -220,7 +220,10 @@ def test_nothing_is_shared_where_a_prompt_sees_itself_whole() -> None:
     for attention in (FULL_ATTENTION, AttentionPattern(4, "prompt_end", whole_prompt=True)):
         denoiser = denoiser_of(model_of(Setting()), Setting(attention=attention))
         canvases = canvases_of(denoiser, DecodingOptions(), [[1] * 100] * 3)
-        assert not any(canvas.prefix for canvas in with_prefixes(denoiser, canvases, DecodingOptions(), least=1)[0])
+        assert not any(
+            canvas.prefix
+            for canvas in with_prefixes(denoiser, canvases, way_of(DecodingOptions(), attention), least=1)[0]
+        )
 
 
 # Evaluations
@@ -299,7 +302,7 @@ def test_prompts_that_are_cut_and_audits_do_not_mix_what_they_share() -> None:
     requests = [generation(text + "x" * n, "task", n, max_gen_toks=6) for n, text in enumerate(texts)]
     on, off = lm_of(max_length=130), lm_of(max_length=130, share_prefix=False)
     assert on.generate_until(requests, disable_tqdm=True) == off.generate_until(requests, disable_tqdm=True)
-    assert fingerprint(on) == fingerprint(off)  # a request cache of one serves the other
+    assert on.fingerprint() == off.fingerprint()  # a request cache of one serves the other
     full = lm_of(in_blocks=False, cache="dual", block_length=4, cache_audit=1.0)
     plain = lm_of(in_blocks=False, cache="dual", block_length=4)
     assert full.generate_until(requests, disable_tqdm=True) == plain.generate_until(requests, disable_tqdm=True)
@@ -316,10 +319,11 @@ def test_a_gpu_waits_once_a_pass_and_never_copies_because_of_it(name: str, monke
     monkeypatch.setattr(devices, "POSITIONS", 16)
     monkeypatch.setattr(compiled, "PASSES_BEFORE", 1)
     setting = DECODING[name]
-    options = DecodingOptions().override(setting.options)
+    options = DecodingOptions(**setting.options)
 
     def run(denoiser: Denoiser, batch_size: int) -> list[Any]:
-        canvases, _ = with_prefixes(denoiser, canvases_of(denoiser, options, prompts(3, Random(1))), options, least=8)
+        rows = canvases_of(denoiser, options, prompts(3, Random(1)))
+        canvases, _ = with_prefixes(denoiser, rows, way_of(options, denoiser.attention), least=8)
         found = decoded(denoiser, [canvases[n] for n in in_order(canvases)], options, batch_size)
         assert sum(one.cost.shared for one in found) > 100
         return [answer(one.token_ids) for one in found]
@@ -335,7 +339,7 @@ def test_a_gpu_waits_once_a_pass_and_never_copies_because_of_it(name: str, monke
 
 def test_likelihoods_on_a_gpu_wait_no_more_often() -> None:
     setting = LIKELIHOOD["blocks, duel"]
-    options = LikelihoodOptions().override(setting.options)
+    options = LikelihoodOptions(**setting.options)
     draw = Random(5)
     requests = [LikelihoodRequest(prompt, [n, 7, 8], n) for n, prompt in enumerate(prompts(5, draw))]
     waits = []
@@ -352,13 +356,14 @@ def test_likelihoods_on_a_gpu_wait_no_more_often() -> None:
 def test_a_stored_prefix_is_in_the_budget_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its keys and values lie beside those of the rows, so that fewer rows fit."""
     n_rows, n_shared, n_own = 2, 4096, 15
-    options = DecodingOptions().override({"n_masks": 256})
+    options = DecodingOptions(n_masks=256)
     with PretendedGpu() as gpu:
         denoiser = large_denoiser(gpu, "sdar-8b", 4)
         weights = gpu.report.live
-        where: dict[str, Any] = {"mask_token_id": MASK, "max_length": 8192, "attention": denoiser.attention}
-        rows = [build_canvas([7] * n_shared + [8 + n] * n_own, options, **where)[0] for n in range(n_rows)]
-        canvases, _ = with_prefixes(denoiser, rows, options)
+        where: dict[str, Any] = {"mask_token_id": MASK, "max_length": 8192}
+        way = way_of(options, denoiser.attention)
+        rows = [build_canvas([7] * n_shared + [8 + n] * n_own, way, **where)[0] for n in range(n_rows)]
+        canvases, _ = with_prefixes(denoiser, rows, way)
         assert most_held([canvas.prefix for canvas in canvases]) == n_shared
         with pytest.raises(EnoughError):
             decode_canvases(denoiser, canvases, options, batch_size=n_rows)
@@ -368,10 +373,10 @@ def test_a_stored_prefix_is_in_the_budget_of_memory(monkeypatch: pytest.MonkeyPa
     stored = RowSize(length=n_shared, n_run=MOST_RUN, n_logits=4, is_cached=True)
     of_rows = n_rows * row.total(config, 2)
     assert of_rows + stored.remembered(config, 2) <= peak <= of_rows + stored.total(config, 2)
-    lm: Any = SimpleNamespace(denoiser=denoiser, device=denoiser.device, batches=Batches("auto", n_rows))
+    context: Any = SimpleNamespace(denoiser=denoiser, batches=Batches("auto", n_rows))
     budget = 9 * 2**29 + of_rows  # after what all passes need
     monkeypatch.setattr(devices, "free_bytes", lambda _device: int(budget / 0.9) + 2**10)
-    assert [most_rows(lm, row, n_shared=n) for n in (0, n_shared)] == [n_rows, n_rows // 2]
+    assert [most_rows(context, row, n_shared=n) for n in (0, n_shared)] == [n_rows, n_rows // 2]
 
 
 def test_passes_of_a_row_are_as_long_after_a_stored_prefix(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +384,7 @@ def test_passes_of_a_row_are_as_long_after_a_stored_prefix(checkpoint: Path, mon
     row = RowSize(length=512, n_run=512, n_logits=0, is_cached=True)
     budget = 9 * 2**29 + 8.5 * row.total(lm.model.config, 4)  # of eight rows, after what all passes need
     monkeypatch.setattr(devices, "free_bytes", lambda _device: int(budget / 0.9) + 2**10)
-    assert [most_rows(lm, row, n_shared=n_shared) for n_shared in (0, 1)] == [8, 8]
+    assert [most_rows(lm.context, row, n_shared=n_shared) for n_shared in (0, 1)] == [8, 8]
 
 
 # At random

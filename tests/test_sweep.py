@@ -234,7 +234,7 @@ def test_chosen_questions_and_a_cache_of_answers(
     for result in before.values():
         assert result["n-samples"]["tiny_generate"]["effective"] == 2
         assert """--samples '{"tiny_generate": [0, 3]}'""" in result["config"]["mdlm_sweep"]["command"]
-    monkeypatch.setattr("mdlm_lm_eval.jobs.generation.decode_canvases", None)
+    monkeypatch.setattr("mdlm_lm_eval.jobs.generation.completions_of", None)
     assert sweep(tmp_path / "again", checkpoint, task_folder, *more).code == 0
     assert {path: result["results"] for path, result in stored(tmp_path / "again").items()} == {
         path: result["results"] for path, result in before.items()

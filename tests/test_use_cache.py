@@ -18,7 +18,6 @@ from transformers import LlamaForCausalLM
 from mdlm_lm_eval.families import AttentionPattern
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.record import fingerprint
 from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
 from tests.commands import run, start
 from tests.conftest import choice, data, evaluate, generation, instance_of, rolling, tiny_model, tiny_tokenizer
@@ -54,10 +53,10 @@ def test_a_fingerprint_tells_what_parameters_do_not() -> None:
         return get_peft_model(tiny_model(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"], **settings))
 
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer())
-    seen = [fingerprint(lm)]
+    seen = [lm.fingerprint()]
 
     def changed() -> set[str]:
-        before, now = seen[-1], fingerprint(lm)
+        before, now = seen[-1], lm.fingerprint()
         seen.append(now)
         return {name for name in now if now[name] != before[name]}
 

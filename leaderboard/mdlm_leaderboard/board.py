@@ -14,7 +14,8 @@ import pandas as pd
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, Series
 from mdlm_leaderboard.scores import BENCHMARKS, Scores, Setting, Who
 from mdlm_leaderboard.wordings import Wordings, wordings_of
-from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES, DecodingOptions, LikelihoodOptions, defaults_of
+from mdlm_lm_eval.declared import defaults_of
+from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES, DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.results import parallelism
 from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, over_seeds
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, is_guest, shown_costs

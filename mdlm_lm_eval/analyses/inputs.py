@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from mdlm_lm_eval import MDLM
 from mdlm_lm_eval.checkpoints import ending_templates
+from mdlm_lm_eval.declared import declarations
 from mdlm_lm_eval.decoding.canvas import build_canvas, build_infill_canvas
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.jobs.requests import warn_of_unknown
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import SLOT_MARKER, count_unknown
@@ -56,7 +58,7 @@ def load_model(kind: str, model_args: Mapping[str, Any], device: str | None) -> 
     because attention is causal, the token at the predicted position has no effect. Raises OptionError for decoding
     options, which have no effect on an analysis, and for a masked diffusion model with `hf`.
     """
-    for name in {*DecodingOptions.declared(), *LikelihoodOptions.declared()} & {*model_args}:
+    for name in {*declarations(DecodingOptions), *declarations(LikelihoodOptions)} & {*model_args}:
         raise OptionError(f"{name}={model_args[name]} has no effect on an analysis; leave it out of --model_args")
     lm: Any = (HFLM if kind == "hf" else MDLM)(**model_args, **({} if device is None else {"device": device}))
     if kind == "mdlm":
@@ -205,15 +207,14 @@ def _with_masks(ids: list[int], n_masks: int | None, model: Model, name: str) ->
         token_ids, masks, length = [*ids, model.denoiser.pad_token_id], [], len(ids)
         cut = max(0, len(ids) + 1 - max_length)
     else:
-        options = DecodingOptions(n_masks="auto" if n_masks is None else n_masks)
+        way = way_of(DecodingOptions(n_masks="auto" if n_masks is None else n_masks), model.denoiser.attention)
         limits: dict[str, Any] = {"mask_token_id": model.mask_token_id, "max_length": max_length}
-        limits["attention"] = model.denoiser.attention
         if model.mask_token_id in ids:
             slot = ids.index(model.mask_token_id)
-            canvas, cut = build_infill_canvas([ids[:slot], ids[slot + 1 :]], options, **limits)
+            canvas, cut = build_infill_canvas([ids[:slot], ids[slot + 1 :]], way, **limits)
         else:
             closing = model.lm.ids_after_answers
-            canvas, cut = build_canvas(ids, options, request_gen_toks=1, filler_ids=closing, **limits)
+            canvas, cut = build_canvas(ids, way, request_gen_toks=1, filler_ids=closing, **limits)
         token_ids, masks, length = list(canvas.token_ids), list(canvas.slots), canvas.prompt_length
     if cut:
         raise OptionError(

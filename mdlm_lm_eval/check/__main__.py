@@ -106,7 +106,7 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     prompts = subject.prompts(TEXTS[:_WITH_AUTHORS], True)  # with the chat template if there is one
     theirs = _theirs(given, subject, prompts)
     loaded = [MDLM(**subject.arguments)]  # one model is in memory at a time
-    found: dict[str, Any] = {"applies_to": record.checked(loaded[0]), "recognised": here.recognised(loaded[0], subject)}
+    found: dict[str, Any] = {"applies_to": loaded[0].checked(), "recognised": here.recognised(loaded[0], subject)}
     found |= _against(given, subject, loaded[0], theirs, prompts)
     own_prompts = subject.prompts(TEXTS, given.apply_chat_template)
     canvases = [subject.canvas(prompt) for prompt in own_prompts]

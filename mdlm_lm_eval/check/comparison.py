@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,10 +24,11 @@ from torch import Tensor
 
 from mdlm_lm_eval.check import authors
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
-from mdlm_lm_eval.decoding.canvas import Canvas, Work, attention_in_effect
+from mdlm_lm_eval.decoding.canvas import Canvas, Work
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.engine import Engine
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.decoding.windows import next_window
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
@@ -165,12 +166,11 @@ def our_canvases(
 
     They are fewer if our row ends before.
     """
-    options = options.override({"cache": "none", "early_exit": False})
     denoiser: Any = followed
-    attention = attention_in_effect(denoiser.attention, options)
+    way = way_of(replace(options, cache="none", early_exit=False), denoiser.attention)
     banned = {denoiser.mask_token_id, *banned_ids}
     nothing: Any = lambda *_: None  # noqa: E731
-    engine = Engine(Work(denoiser, [canvas], options, attention, banned, end_ids, None, nothing, nothing, 1))
+    engine = Engine(Work(denoiser, [canvas], way, banned, end_ids, None, nothing, 1))
     engine.queue.fill()
     row, tokens = engine.lanes.rows[0], engine.lanes.tokens[0, : len(canvas.token_ids)]
     assert row is not None

@@ -13,7 +13,7 @@ from torch.utils.benchmark import Timer
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.check.comparison import random_canvases
-from mdlm_lm_eval.decoding.caches import cache_name, cache_of
+from mdlm_lm_eval.declared import as_record
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
@@ -24,7 +24,7 @@ from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending, prompt_ids
 from mdlm_lm_eval.options import DecodingOptions, OptionError, dtype_name
 from mdlm_lm_eval.plugin import task_manager
-from mdlm_lm_eval.record import first_difference, provenance
+from mdlm_lm_eval.record import first_difference
 from mdlm_lm_eval.resolve import ResolvedRequest, Settings
 from mdlm_lm_eval.results.statistics import wilson
 
@@ -83,11 +83,10 @@ class Subject:
         """The canvas of a prompt."""
         canvas, _ = build_canvas(
             prompt,
-            self.request.options,
+            self.request,
             mask_token_id=self.mask_token_id,
             max_length=self.context,
             filler_ids=checkpoints.ids_after_answers(self.tokenizer, self.config),
-            attention=self.request.attention,
         )
         return canvas
 
@@ -130,9 +129,9 @@ class Subject:
 def recognised(lm: MDLM, subject: Subject) -> dict[str, Any]:
     """How the checkpoint was recognised, and which options are set by the user or by the family."""
     settings, config = subject.settings, subject.config.to_dict()
-    options = subject.request.options.as_record()
+    options = as_record(subject.request.options)
     from_config = "config" if config.get("mask_token_id") is not None else "tokenizer"
-    facts = provenance(lm)
+    facts = lm.provenance()
     names = ("family", "mask_token_id", "dtype", "attn_implementation", "shift_logits")
     return {name: facts[name] for name in names} | {
         "mask_token_from": "model_args" if settings.model.mask_token_id is not None else from_config,
@@ -173,7 +172,7 @@ def equal_strings(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest
     others = {"two runs": strings(largest)}
     others |= {f"batch_size={size}": strings(size) for size in BATCH_SIZES[:-1]}
     others["early_exit=false"] = strings(largest, early_exit=False)
-    cache, policy = cache_name(request.attention, request.options), cache_of(request.attention, request.options)
+    cache, policy = request.cache_name, request.cache
     if policy.remembers and not request.options.is_approximate:
         others["cache=none"] = strings(largest, cache="none")
     same = {name: sum(a == b for a, b in zip(first, found, strict=True)) for name, found in others.items()}
@@ -272,7 +271,7 @@ def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequ
     row = RowSize(
         length=length,
         n_logits=max(longest.block_lengths),
-        is_cached=cache_of(request.attention, request.options).remembers,
+        is_cached=request.cache.remembers,
         is_guided=request.options.cfg_scale > 0.0,
     )
     row_bytes = row.total(denoiser.model.config, denoiser.dtype.itemsize)

@@ -6,6 +6,7 @@ from mdlm_lm_eval.checkpoints.config import (
     attention_of,
     check_config,
     check_options,
+    check_sees_all,
     load_config,
     resolve_mask_token_id,
 )

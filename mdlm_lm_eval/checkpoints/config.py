@@ -8,7 +8,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families import family_of, published_family
-from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.grouped_attention import NAME as GROUPED_ATTENTION
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import FAMILIES
@@ -87,11 +87,11 @@ def attention_of(
     if pattern.is_block_causal and implementation not in (None, "sdpa", GROUPED_ATTENTION, "eager"):
         raise OptionError(f"attn_implementation={implementation} must be sdpa or eager, which can mask by blocks")
     if pattern.is_block_causal:
-        _check_sees_all(config, f"block_length={pattern.block_length}")
+        check_sees_all(config, f"block_length={pattern.block_length}")
     return pattern
 
 
-def _check_sees_all(config: PretrainedConfig, option: str) -> None:
+def check_sees_all(config: PretrainedConfig, option: str) -> None:
     """Raises OptionError for a sliding window, because masks of passes over parts of a canvas ignore it."""
     settings = config.to_dict()
     window, longest = settings.get("sliding_window"), settings.get("max_position_embeddings")
@@ -116,13 +116,8 @@ def check_options(config: PretrainedConfig, options: DecodingOptions, *, in_slot
     for name, value in options.changes().items():
         if (name, value) != ("cache", "none"):  # every family works without a cache
             family.refuse(name, value, in_slots=in_slots)
-    has_own_attention = options.way.attention(FULL_ATTENTION, options).is_block_causal
-    if has_own_attention:
-        _check_sees_all(config, f"sampler={options.sampler_name} with blocks that see nothing after them")
-    if options.way.needs(options).hindsight or has_own_attention:
-        family.refuse("sampler", options.sampler_name, needs="hindsight", in_slots=in_slots)
     if options.is_approximate:
-        _check_sees_all(config, f"cache={options.cache}")
+        check_sees_all(config, f"cache={options.cache}")
 
 
 def resolve_mask_token_id(

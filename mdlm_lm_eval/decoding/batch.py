@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 
 from mdlm_lm_eval.decoding.blocks import Structure
-from mdlm_lm_eval.decoding.caches import cache_of
 from mdlm_lm_eval.decoding.canvas import Work
 from mdlm_lm_eval.decoding.rows import Plan
 from mdlm_lm_eval.decoding.sampler import Step
@@ -28,8 +27,7 @@ class Batch:
         self.device: torch.device = work.denoiser.device
         self.mask_token_id, self.end_ids = work.denoiser.mask_token_id, frozenset(work.end_ids)
         self.on_gpu, self.is_guided = self.device.type == "cuda", work.options.cfg_scale > 0.0
-        cache = cache_of(work.attention, work.options)
-        self.structure = structure = Structure(work.attention, work.options, cache, shift=work.denoiser.shift)
+        self.structure = structure = Structure(work.way, shift=work.denoiser.shift)
         self.stops_at_end = bool(self.end_ids) and structure.has_blocks
         self.shares_prefixes = self._shares_prefixes()
         self.plans = self._plans()

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mdlm_lm_eval.decoding.caches import Cache, cache_of
-from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
+from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.sampler import Step
-from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes
-from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, place_of, shared_prefixes
+from mdlm_lm_eval.options import OptionError
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,11 @@ class Block:
     end: int
     slots: tuple[int, ...]
     steps: Sequence[Step] = ()
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a pass that stores the block runs text that is part of no block with a slot."""
+        return not self.slots or self.end > self.stop
 
 
 class Structure:
@@ -46,9 +50,10 @@ class Structure:
     n_edits: the most passes over a block that only edit.
     """
 
-    def __init__(self, attention: AttentionPattern, options: DecodingOptions, cache: Cache, *, shift: bool) -> None:
-        self.attention, self.options, self.cache, self.shift = attention, options, cache, shift
-        self.sampler = options.way
+    def __init__(self, way: Way, *, shift: bool) -> None:
+        self.way, self.options, self.sampler, self.shift = way, way.options, way.sampler, shift
+        self.attention, self.cache = attention, cache = way.attention, way.cache
+        options = way.options
         self.needs = self.sampler.needs(options)
         self.is_causal = attention.is_block_causal
         self.is_strict = self.is_causal and not attention.whole_prompt
@@ -65,22 +70,33 @@ class Structure:
 
 
 def with_prefixes(
-    denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions, *, least: float = LEAST_SAVED
+    denoiser: Denoiser, canvases: Sequence[Canvas], way: Way, *, least: float = LEAST_SAVED
 ) -> tuple[list[Canvas], PrefixStore]:
     """The canvases in their order with the prefixes that they share and that save `least` tokens, and their store.
 
     The last block, or token, before the first one with a slot is never shared: a row runs it itself, so that it takes
     the same passes with and without a prefix, and can predict the next token.
     """
-    attention = attention_in_effect(denoiser.attention, options)
-    store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
-    step = attention.shared_step
-    if step is None or not cache_of(attention, options).remembers:
+    attention, step = way.attention, way.attention.shared_step
+    store = PrefixStore(denoiser, attention, is_guided=way.options.cfg_scale > 0.0)
+    if step is None or not way.cache.remembers:
         return list(canvases), store
     starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
     rows = [canvas.token_ids[: max(0, start - step)] for canvas, start in zip(canvases, starts, strict=True)]
     prefixes = shared_prefixes(rows, step, store, least=least)
     return [replace(canvas, prefix=prefix) for canvas, prefix in zip(canvases, prefixes, strict=True)], store
+
+
+def in_shared_order(
+    denoiser: Denoiser, canvases: Sequence[Canvas], way: Way, *, least: float = LEAST_SAVED
+) -> tuple[list[Canvas], list[int], PrefixStore]:
+    """The canvases of `with_prefixes`, the order to decode them in, and their store.
+
+    Those with a common prefix follow each other, the longest first, so that memory runs out early if at all.
+    """
+    found, store = with_prefixes(denoiser, canvases, way, least=least)
+    order = sorted(range(len(found)), key=lambda n: place_of(found[n].prefix, len(found[n].token_ids)))
+    return found, order, store
 
 
 def blocks_of(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
@@ -90,25 +106,26 @@ def blocks_of(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
         # A block without slots needs no pass if it is neither remembered nor predicts the next token.
         return tuple(block for block in blocks if block.slots or structure.stores)
     if structure.cache.remembers:
-        return _renewed_blocks(canvas, structure.options, shift=structure.shift)
-    return _whole_blocks(canvas, structure.options)
+        return _renewed_blocks(canvas, structure.way, shift=structure.shift)
+    return _whole_blocks(canvas, structure.way)
 
 
-def _whole_blocks(canvas: Canvas, options: DecodingOptions) -> tuple[Block, ...]:
+def _whole_blocks(canvas: Canvas, way: Way) -> tuple[Block, ...]:
     """The semi-autoregressive blocks of a canvas that every pass runs whole.
 
     With `early_exit`, blocks whose tokens are not returned are left out if later blocks never change earlier ones.
     """
     blocks = []
     start = 0
-    leaves_out = options.exits_early and not options.way.needs(options).later_blocks
+    options, sampler = way.options, way.sampler
+    leaves_out = way.exits_early and not sampler.needs(options).later_blocks
     for length, n_steps in zip(canvas.block_lengths, canvas.block_steps, strict=True):
         slots = canvas.slots[start : start + length]
         if leaves_out and start >= canvas.n_returned:
             break
-        steps = tuple(options.way.plan(length, n_steps, options))
-        plans_all = n_steps == 1 and options.way.path_is_known(options)
-        if plans_all and options.exits_early and options.max_thinking_tokens is None:
+        steps = tuple(sampler.plan(length, n_steps, options))
+        plans_all = n_steps == 1 and sampler.path_is_known(options)
+        if plans_all and way.exits_early and options.max_thinking_tokens is None:
             # One pass fills them all: masks that are not returned need no prediction, except for an end of thinking.
             slots = slots[: canvas.n_returned - start]
         stop = canvas.slots[start + length - 1] + 1 if options.append_blocks else len(canvas.token_ids)
@@ -136,7 +153,7 @@ def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
     for number, of_block in enumerate(slots, start=first):
         stop = start + numbers.count(number)
         if of_block:
-            steps = _causal_steps(len(of_block), per_block or next(shares), length, options)
+            steps = _causal_steps(len(of_block), per_block or next(shares), length, structure.way)
             blocks.append(Block(start, stop, stop, of_block, steps))
         else:
             blocks[-1] = replace(blocks[-1], end=stop)
@@ -144,7 +161,7 @@ def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _causal_steps(n_masks: int, n_steps: int, block_length: int, options: DecodingOptions) -> tuple[Step, ...]:
+def _causal_steps(n_masks: int, n_steps: int, block_length: int, way: Way) -> tuple[Step, ...]:
     """The steps over a block that holds `n_masks` masks.
 
     `steps_per_block` is the plan of a whole block, even if the prompt fills a part of it, as in LLaDA2's and SDAR's
@@ -152,11 +169,12 @@ def _causal_steps(n_masks: int, n_steps: int, block_length: int, options: Decodi
     """
     if n_masks == 0:
         return ()
+    options = way.options
     is_whole = options.steps_per_block is not None and options.schedule != "bd3lm"
     n_planned = block_length if is_whole else n_masks
     steps: list[Step] = []
     left = n_masks
-    for step in options.way.plan(n_planned, min(n_steps, n_planned), options):
+    for step in way.sampler.plan(n_planned, min(n_steps, n_planned), options):
         fill = min(step.fill, left)
         if fill or step.back:
             steps.append(step._replace(fill=fill))
@@ -164,7 +182,7 @@ def _causal_steps(n_masks: int, n_steps: int, block_length: int, options: Decodi
     return tuple(steps)
 
 
-def _renewed_blocks(canvas: Canvas, options: DecodingOptions, *, shift: bool) -> tuple[Block, ...]:
+def _renewed_blocks(canvas: Canvas, way: Way, *, shift: bool) -> tuple[Block, ...]:
     """The semi-autoregressive blocks of a model with full attention and a cache.
 
     With a shifted model, a block's first pass fills its first mask and no other, as in Fast-dLLM's sampler for Dream;
@@ -178,10 +196,10 @@ def _renewed_blocks(canvas: Canvas, options: DecodingOptions, *, shift: bool) ->
         after_one = shift and length > 1
         if after_one and n_steps == 1:
             raise OptionError(
-                f"cache={options.cache} with one step a block of {length} tokens does not work with a model whose "
+                f"cache={way.options.cache} with one step a block of {length} tokens does not work with a model whose "
                 "logits are shifted: the first step fills one token; take more steps"
             )
-        steps = options.way.plan(length, n_steps, options, after_one=after_one)
+        steps = way.sampler.plan(length, n_steps, way.options, after_one=after_one)
         stop = slots[-1] + 1
         blocks.append(Block(slots[0], stop, stop, slots, tuple(steps)))
     return tuple(blocks)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from mdlm_lm_eval.registry import UNMASKING
 
 if TYPE_CHECKING:
-    from mdlm_lm_eval.decoding.blocks import Block
     from mdlm_lm_eval.model.attention import AttentionPattern
     from mdlm_lm_eval.options import DecodingOptions
 
@@ -42,8 +41,8 @@ class Cache:
         """Returns a sentence about an option or attention that this cache does not work with; None if it works."""
         return None
 
-    def is_wide(self, block: "Block", n_passes: int, *, stores: bool) -> bool:
-        """Whether the next pass over a block, after `n_passes`, is wide. `stores`: it keeps the finished block."""
+    def is_wide(self, n_passes: int, *, stores_text: bool) -> bool:
+        """Whether the next pass over a block, after `n_passes`, is wide. `stores_text`: it keeps text after a block."""
         return False
 
     def columns(self, reach: Reach, *, is_wide: bool) -> tuple[int, int]:
@@ -67,9 +66,9 @@ class Exact(Cache):
             return "cache=exact needs a model with block-causal attention"
         return None
 
-    def is_wide(self, block: "Block", n_passes: int, *, stores: bool) -> bool:
+    def is_wide(self, n_passes: int, *, stores_text: bool) -> bool:
         """Passes that store text, such as a prompt, which is longer than blocks."""
-        return stores and (not block.slots or block.end > block.stop)
+        return stores_text
 
     def columns(self, reach: Reach, *, is_wide: bool) -> tuple[int, int]:
         """From the block's first column on."""
@@ -99,7 +98,7 @@ class Prefix(Cache):
             return f"unmasking must be an order that asks the model with cache={options.cache}, not {options.unmasking}"
         return None
 
-    def is_wide(self, block: "Block", n_passes: int, *, stores: bool) -> bool:
+    def is_wide(self, n_passes: int, *, stores_text: bool) -> bool:
         """A block's first pass, which renews the keys and values of all columns."""
         return n_passes == 0
 
@@ -119,15 +118,3 @@ class Dual(Prefix):
 
 
 CACHES: dict[str, Cache] = {"dual": Dual(), "exact": Exact(), "none": Cache(), "prefix": Prefix()}
-
-
-def cache_name(attention: "AttentionPattern", options: "DecodingOptions") -> str:
-    """The name of the cache in effect: `auto` is `exact` under block-causal attention, and else `none`."""
-    if options.cache == "auto":
-        return "exact" if attention.is_block_causal else "none"
-    return options.cache
-
-
-def cache_of(attention: "AttentionPattern", options: "DecodingOptions") -> Cache:
-    """The cache in effect."""
-    return CACHES[cache_name(attention, options)]

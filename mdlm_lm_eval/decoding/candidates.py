@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.rules import LAST
 from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import UNMASKING
 
+# Float32's lowest number: below every other priority, and above the -inf of positions that are no candidates.
+_LAST = -(2 - 2**-23) * 2.0**127
 # Probabilities exist in float32 for this many positions at a time: few enough for a CPU's cache where the vocabulary is
 # small; on a GPU as many as make up so many numbers, as each slice launches its own kernels.
 _POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU = 256, 2**19, 2**27
@@ -57,13 +58,12 @@ class Candidates:
     block_offsets: Any
     random_numbers: Any
 
-    @cached_property
-    def comes_last(self) -> Tensor:
-        """[N] bool, with `eos_last` the masks that would become a token that ends an answer."""
+    def with_last(self, priorities: Tensor) -> Tensor:
+        """These priorities [N], with `eos_last` the lowest ones for masks that would become an end of the answer."""
         found = torch.zeros_like(self.tokens, dtype=torch.bool)
         for last_id in self.last_ids:
             found |= (self.tokens == last_id) & ~self.confidence.isnan()  # argmax of NaN gives an arbitrary token
-        return found
+        return priorities.masked_fill(found, _LAST)
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -164,7 +164,7 @@ class Proposer:
         entropy = candidates.entropy if self.needs_entropy else None
         priority = UNMASKING.get(options.unmasking).rank(candidates)
         if last_ids or is_drawn:  # the token may have probability 0, whose priority would be infinite
-            priority = priority.clamp(min=LAST)
+            priority = priority.clamp(min=_LAST)
         confidence = candidates.confidence if self.needs_confidence else priority
         return Proposals(tokens, confidence, priority, confidence if entropy is None else entropy)
 

@@ -5,11 +5,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mdlm_lm_eval.decoding.trace import Event, Filled
-from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 if TYPE_CHECKING:
@@ -93,34 +93,24 @@ class Completion:
 
 @dataclass(frozen=True)
 class Work:
-    """The resolved arguments of `decode_canvases`.
+    """The resolved arguments of `completions_of`.
 
     banned_ids: tokens that are never written. is_decided: None without `early_exit`.
     """
 
     denoiser: "Denoiser"
     canvases: Sequence[Canvas]
-    options: DecodingOptions
-    attention: AttentionPattern
+    way: Way
     banned_ids: Collection[int]
     end_ids: Collection[int]
     is_decided: Callable[[list[int]], bool] | None
     advance: Callable[[int], object]
-    finished: Callable[[int, Completion], object]
     batch_size: int
 
-
-def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:
-    """The attention pattern under these options, which may have other blocks than the model's own.
-
-    With `mode=ar`, blocks hold one token. A sampler may have a pattern of its own.
-    """
-    attention = options.way.attention(attention, options)
-    if attention.is_block_causal and options.block_length is not None:
-        attention = replace(attention, block_length=options.block_length)
-    if options.mode == "ar":
-        attention = replace(attention, block_length=1)
-    return attention if options.causal_context else replace(attention, causal_context=False)
+    @property
+    def options(self) -> DecodingOptions:
+        """The options of the way."""
+        return self.way.options
 
 
 def seed_of(text: str) -> int:
@@ -158,23 +148,21 @@ def share_steps(steps: int, block_lengths: Sequence[int]) -> list[int]:
 
 def build_canvas(
     prompt_ids: list[int],
-    options: DecodingOptions,
+    way: Way,
     *,
     mask_token_id: int,
     max_length: int,
     request_gen_toks: int | None = None,
     filler_ids: Sequence[int] = (),
     seed: int = 0,
-    attention: AttentionPattern = FULL_ATTENTION,
 ) -> tuple[Canvas, int]:
     """Returns a canvas with masks appended to the prompt, and the number of prompt tokens cut off on the left.
 
     `request_gen_toks` is the request's own `max_gen_toks`, `filler_ids` are the tokens of all fillers and those after
-    every answer, `attention` is the model's. If blocks are counted from a row's start, masks fill the last block, as in
-    the families' samplers.
+    every answer. If blocks are counted from a row's start, masks fill the last block, as in the families' samplers.
     Raises OptionError if masks and fillers leave no room for the prompt.
     """
-    attention = attention_in_effect(attention, options)
+    options, attention = way.options, way.attention
     explicit = options.n_masks if isinstance(options.n_masks, int) else None
     wanted = request_gen_toks or options.max_gen_toks or explicit or DEFAULT_MAX_GEN_TOKS
     prompt = prompt_ids
@@ -196,25 +184,25 @@ def build_canvas(
         end = min(max_length, math.ceil(end / attention.block_length) * attention.block_length)
     slots = range(len(prompt), end)
     token_ids = (*prompt, *[mask_token_id] * len(slots), *filler_ids)
-    canvas = _planned(token_ids, slots, min(n_masks, wanted), options, seed, len(prompt), attention)
+    canvas = _planned(token_ids, slots, min(n_masks, wanted), way, seed, len(prompt))
     return canvas, len(prompt_ids) - len(prompt)
 
 
 def build_infill_canvas(
     segments: list[list[int]],
-    options: DecodingOptions,
+    way: Way,
     *,
     mask_token_id: int,
     max_length: int,
     filler_ids: Sequence[int] = (),
     seed: int = 0,
-    attention: AttentionPattern = FULL_ATTENTION,
 ) -> tuple[Canvas, int]:
     """Returns a canvas with one mask between every two segments of text, and the number of tokens cut off on the left.
 
     The text is followed by fillers, and these by the masks of an explicit `n_masks`. The tokens of the slots in the
     text are returned. Raises OptionError if there is no slot, or one would be cut off.
     """
+    options = way.options
     if len(segments) < 2:
         raise OptionError(
             "infill=True is not allowed for a text without a slot; allowed are texts with <|mask|> in them"
@@ -238,8 +226,7 @@ def build_infill_canvas(
             f"max_length={max_length}; allowed are at most {max_length + slots[0]} tokens"
         )
     slots = [slot - cut for slot in slots]
-    attention = attention_in_effect(attention, options)
-    return _planned(token_ids[cut:], slots, n_returned, options, seed, text_length - cut, attention), cut
+    return _planned(token_ids[cut:], slots, n_returned, way, seed, text_length - cut), cut
 
 
 def _masks_of(ratio: float, n_tokens: int) -> int:
@@ -259,16 +246,16 @@ def _planned(
     token_ids: Sequence[int],
     slots: Sequence[int],
     n_returned: int,
-    options: DecodingOptions,
+    way: Way,
     seed: int,
     prompt_length: int,
-    attention: AttentionPattern,
 ) -> Canvas:
     """The canvas of these tokens, with its slots in blocks and the steps of each block.
 
     If `block_length` is larger than the number of slots, all slots are one block. Under block-causal attention, columns
     after the last block with a returned slot are left out: no earlier block sees them.
     """
+    options, attention = way.options, way.attention
     is_causal = attention.is_block_causal
     if is_causal:
         numbers = Counter(attention.block_of(slot, prompt_length) for slot in slots)
@@ -277,7 +264,7 @@ def _planned(
         length = min(options.block_length or len(slots), len(slots))
         full, rest = divmod(len(slots), length)
         block_lengths = (length,) * full + ((rest,) if rest else ())
-    block_steps = _steps_of_blocks(block_lengths, n_returned, options, is_causal=is_causal)
+    block_steps = _steps_of_blocks(block_lengths, n_returned, way, is_causal=is_causal)
     if is_causal:
         last = attention.block_of(slots[n_returned - 1], prompt_length)
         n_columns = sum(attention.block_of(column, prompt_length) <= last for column in range(len(token_ids)))
@@ -288,11 +275,10 @@ def _planned(
     return Canvas(tuple(token_ids), tuple(slots), n_returned, *blocks, seed, prompt_length, sum(block_steps))
 
 
-def _steps_of_blocks(
-    block_lengths: Sequence[int], n_returned: int, options: DecodingOptions, *, is_causal: bool
-) -> list[int]:
+def _steps_of_blocks(block_lengths: Sequence[int], n_returned: int, way: Way, *, is_causal: bool) -> list[int]:
     """Denoising steps of each block, from the sampler, from `steps_per_block`, or from `steps`."""
-    own = [] if is_causal else [options.way.steps_of(length, options) for length in block_lengths]
+    options = way.options
+    own = [] if is_causal else [way.sampler.steps_of(length, options) for length in block_lengths]
     if decided := [steps for steps in own if steps is not None]:
         return decided
     if options.steps_per_block is not None:

@@ -1,8 +1,11 @@
 """Checks whether a model can serve decoding options, before anything expensive starts."""
 
-from mdlm_lm_eval.decoding.caches import cache_of
+from transformers import PretrainedConfig
+
+from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.decoding.guests import signature_of
-from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.decoding.way import Way
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError, must_be
 
 # The options that left-to-right decoding takes: with both modes, and with each.
@@ -14,20 +17,20 @@ _OF_MODE = {
 }
 
 
-def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edits: bool) -> None:
+def check_decoding(way: Way, *, edits: bool) -> None:
     """Raises OptionError for an option that does not work with this attention, or with a model that does not edit."""
+    options, sampler, attention = way.options, way.sampler, way.attention
     if options.guest is not None:
         signature_of(options).check(options)
         return
-    sampler, cache = options.way, cache_of(attention, options)
     if sampler.edits and not edits:
         asked_by = sampler.asked_by or "sampler"
-        raise must_be(asked_by, "none for a model that does not edit", options.as_dict()[asked_by])
+        raise must_be(asked_by, "none for a model that does not edit", getattr(sampler, asked_by, options.sampler))
     _check_mode(options, attention)
     if sampler.runs_whole_canvases and (attention.is_block_causal or options.is_approximate):
         others = f"block-causal attention or cache={options.cache}"
-        raise OptionError(f"sampler={options.sampler_name} does not work with {others}")
-    for reason in (sampler.refuses(options, attention), cache.refuses(options, attention)):
+        raise OptionError(f"sampler={way.name} does not work with {others}")
+    for reason in (sampler.refuses(options, attention), way.cache.refuses(options, attention)):
         if reason is not None:
             raise OptionError(reason)
     if options.append_blocks and (attention.is_block_causal or options.is_approximate or options.n_fillers):
@@ -35,9 +38,22 @@ def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edi
     _check_blocks(options, attention)
 
 
+def check_family(way: Way, config: PretrainedConfig, *, in_slots: bool | None) -> None:
+    """Raises OptionError for options that the model's family does not support; `in_slots` as in `Family.refuse`."""
+    checkpoints.check_options(config, way.options, in_slots=in_slots)
+    if way.options.guest is not None:
+        return
+    has_own_attention = way.sampler.attention(FULL_ATTENTION, way.options).is_block_causal
+    if has_own_attention:
+        checkpoints.check_sees_all(config, f"sampler={way.name} with blocks that see nothing after them")
+    if way.sampler.needs(way.options).hindsight or has_own_attention:
+        family = checkpoints.family_of(config)
+        family.refuse("sampler", way.name, needs="hindsight", in_slots=in_slots)
+
+
 def _check_mode(options: DecodingOptions, attention: AttentionPattern) -> None:
     """Raises OptionError unless left-to-right decoding has a causal context and only options that it takes."""
-    if options.mode != "diffusion" and not attention.causal_context:
+    if options.mode != "diffusion" and not attention.causal_context and options.causal_context:
         raise must_be("mode", "diffusion for a model without a causal context", options.mode)
     if options.mode != "diffusion":
         for name, value in options.changes().items():

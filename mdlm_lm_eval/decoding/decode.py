@@ -1,28 +1,34 @@
 """Canvases in, completions out: what is checked, and who decodes them."""
 
-import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.caches import cache_of
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Work, attention_in_effect
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Work
 from mdlm_lm_eval.decoding.engine import Engine
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
 from mdlm_lm_eval.decoding.thinking import check_end_of_thinking
-from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.decoding.way import Way, way_of
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import to_device, up_to_positions
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 
 def decode_canvases(
+    denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions, **how: Any
+) -> list[Completion]:
+    """Returns the completion of each canvas, with the arguments and errors of `completions_of`."""
+    found = dict(completions_of(denoiser, canvases, way_of(options, denoiser.attention), **how))
+    return [found[index] for index in range(len(canvases))]
+
+
+def completions_of(
     denoiser: Denoiser,
     canvases: Sequence[Canvas],
-    options: DecodingOptions,
+    way: Way,
     *,
     eos_ids: Collection[int] = (),
     end_of_turn_ids: Collection[int] = (),
@@ -31,69 +37,57 @@ def decode_canvases(
     label_ids: Sequence[int] = (),
     is_decided: Callable[[list[int]], bool] | None = None,
     advance: Callable[[int], object] = lambda _: None,
-    finished: Callable[[int, Completion], object] = lambda *_: None,
     batch_size: int | None = None,
-) -> list[Completion]:
+) -> Iterator[tuple[int, Completion]]:
     """Decodes canvases: the tokens of each one's first `n_returned` slots, up to and including an EOS or end of turn.
 
-    `batch_size` rows run at a time (all by default); when one is done, another canvas takes its place. Nothing in a
-    row depends on the others. `check_decoding` must accept the options. The mask token is never emitted. `suppress_eos`
-    bans `eos_ids` and leaves ends of turn possible, as LLaDA's `logits_eos_inf` does.
+    Gives the number of each canvas with its completion, as rows are done. `batch_size` rows run at a time (all by
+    default); when one is done, another canvas takes its place. Nothing in a row depends on the others. `check_decoding`
+    must accept the options. The mask token is never emitted. `suppress_eos` bans `eos_ids` and leaves ends of turn
+    possible, as LLaDA's `logits_eos_inf` does.
 
     is_decided: whether the final tokens of a row, from the left without a gap, are enough for the caller. With
         `early_exit`, such a row leaves the batch, and its result may end there.
-    advance, finished: called as `advance(n)` after n rows took a step, and as `finished(n, completion)` after canvas n.
+    advance: called as `advance(n)` after n rows took a step.
     end_think_ids: the tokens of the option `end_think`. token_frequencies: [V], those of that option's file.
     label_ids: with them, completions hold the model's answer at the first slot, except those of row decoders.
 
     Raises NonFiniteLogitsError if a row's logits are NaN or infinite, and NoProgressError if passes change nothing any
     more.
     """
-    if not canvases:
-        return []
-    completions: dict[int, Completion] = {}
-
-    def keep(indices: Sequence[int], number: int, completion: Completion) -> None:
-        completions[indices[number]] = completion
-        finished(indices[number], completion)
-
-    attention = attention_in_effect(denoiser.attention, options)
+    options = way.options
     work = Work(
         denoiser,
         canvases,
-        options,
-        attention,
+        way,
         banned_ids={denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())},
         end_ids={*eos_ids, *end_of_turn_ids},
         is_decided=is_decided if options.early_exit else None,
         advance=advance,
-        finished=functools.partial(keep, range(len(canvases))),
-        batch_size=batch_size or len(canvases),
+        batch_size=batch_size or max(1, len(canvases)),
     )
     if (row_decoder := row_decoder_for(denoiser, options)) is not None:
-        row_decoder.decode(work)
-        return [completions[index] for index in range(len(canvases))]
-    _check_model(denoiser, options, attention)
+        yield from row_decoder.decode(work)
+        return
+    _check_model(denoiser, way)
     check_end_of_thinking(options, end_think_ids)
     frequencies = _frequencies(denoiser, options, token_frequencies)
     for indices in _together(canvases, options):
-        own = replace(work, canvases=[canvases[n] for n in indices], finished=functools.partial(keep, indices))
+        own = replace(work, canvases=[canvases[n] for n in indices])
         engine = Engine(own, end_think_ids=end_think_ids, token_frequencies=frequencies, label_ids=label_ids)
-        with torch.no_grad(), denoiser.in_fixed_shapes(options.batch_invariant):
-            try:
-                engine.decode()
-            except NonFiniteLogitsError as error:
-                raise NonFiniteLogitsError(indices[error.index]) from error
-    return [completions[index] for index in range(len(canvases))]
+        try:
+            for index, completion in engine.completions():
+                yield indices[index], completion
+        except NonFiniteLogitsError as error:
+            raise NonFiniteLogitsError(indices[error.index]) from error
 
 
 def _together(canvases: Sequence[Canvas], options: DecodingOptions) -> list[list[int]]:
     """The numbers of canvases that share lanes: of all, or with `batch_invariant` of those of one shape."""
-    if not options.batch_invariant:
-        return [[*range(len(canvases))]]
     of_shapes: dict[object, list[int]] = {}
     for index, canvas in enumerate(canvases):
-        of_shapes.setdefault((up_to_positions(len(canvas.token_ids)), canvas.block_lengths), []).append(index)
+        shape = (up_to_positions(len(canvas.token_ids)), canvas.block_lengths) if options.batch_invariant else None
+        of_shapes.setdefault(shape, []).append(index)
     return [*of_shapes.values()]
 
 
@@ -104,19 +98,19 @@ def _frequencies(denoiser: Denoiser, options: DecodingOptions, given: Tensor | N
     return None if given is None else to_device(given, denoiser.device)
 
 
-def _check_model(denoiser: Denoiser, options: DecodingOptions, attention: AttentionPattern) -> None:
+def _check_model(denoiser: Denoiser, way: Way) -> None:
     """Raises OptionError for a cache or sampler that needs what the model does not give."""
-    needs = options.way.needs(options)
-    if cache_of(attention, options).remembers and not denoiser.model.can_generate():
-        raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
+    needs, attention = way.sampler.needs(way.options), way.attention
+    if way.cache.remembers and not denoiser.model.can_generate():
+        raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {way.options.cache}")
     if not denoiser.shift:
         return
     if needs.hindsight:
-        raise OptionError(f"sampler={options.sampler_name} does not work with a model whose logits are shifted")
-    runs_blocks = options.is_approximate or (attention.is_block_causal and attention.blocks_from == "row_start")
+        raise OptionError(f"sampler={way.name} does not work with a model whose logits are shifted")
+    runs_blocks = way.options.is_approximate or (attention.is_block_causal and attention.blocks_from == "row_start")
     if needs.proposals_for_filled and runs_blocks:
         raise OptionError(
-            f"{options.way.asked_by or 'sampler'} does not work with a model whose logits are shifted and a cache that "
+            f"{way.sampler.asked_by or 'sampler'} does not work with a model whose logits are shifted and a cache that "
             "is renewed at each block, or blocks from a row's start: a pass over a block does not predict its first "
             "token, which could not be edited"
         )

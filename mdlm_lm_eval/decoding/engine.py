@@ -15,8 +15,10 @@ The columns that a pass runs:
         the columns after it, and the keys and values that the first pass computed for all others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
@@ -31,9 +33,10 @@ from mdlm_lm_eval.decoding.readers import Reader
 from mdlm_lm_eval.decoding.rows import MOST_IDLE, Row, Stage
 from mdlm_lm_eval.decoding.thinking import RaisedEndOfThinking, ThinkingBudget
 from mdlm_lm_eval.decoding.trace import Event
+from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.decoding.windows import Window, next_window, wide_window
 from mdlm_lm_eval.model.devices import bucket
-from mdlm_lm_eval.options import DecodingOptions, shown
+from mdlm_lm_eval.options import shown
 
 # On a GPU, stop strings are looked for after every fourth step of a row, as this takes most of the host's time.
 _STEPS_BETWEEN_LOOKS = 4
@@ -42,10 +45,10 @@ _STEPS_BETWEEN_LOOKS = 4
 class NoProgressError(RuntimeError):
     """Masks are left, but passes change nothing any more."""
 
-    def __init__(self, options: DecodingOptions, index: int) -> None:
-        changes = ", ".join(f"{name}={shown(value)}" for name, value in options.changes().items())
+    def __init__(self, way: Way, index: int) -> None:
+        changes = ", ".join(f"{name}={shown(value)}" for name, value in way.options.changes().items())
         super().__init__(
-            f"the sampler {type(options.way).__name__} makes no progress on canvas {index}: {MOST_IDLE} passes "
+            f"the sampler {type(way.sampler).__name__} makes no progress on canvas {index}: {MOST_IDLE} passes "
             f"changed nothing; options: {changes or 'the defaults'}"
         )
 
@@ -75,19 +78,28 @@ class Engine:
         self.queue = Queue(batch, self.lanes, [self.state, *readers], self._begin_rows, self._run_prompts)
         self.window: Window | None = None
 
-    def decode(self) -> None:
-        """Decodes all canvases; see `decode_canvases`. Raises NoProgressError and NonFiniteLogitsError."""
-        self.queue.fill()
+    def completions(self) -> Iterator[tuple[int, Completion]]:
+        """Decodes all canvases; see `completions_of`. Raises NoProgressError and NonFiniteLogitsError."""
+        with self._at_work():
+            self.queue.fill()
         while any(row is not None for row in self.lanes.rows):
-            if self.window is None:
-                self.window = next_window(self.batch, self.lanes)
-            over = self.move_on(self.window, self.passes.run(self.window))
+            with self._at_work():
+                if self.window is None:
+                    self.window = next_window(self.batch, self.lanes)
+                over = self.move_on(self.window, self.passes.run(self.window))
             for row in over:
                 self.lanes.rows[row.lane] = None
-                self.work.finished(row.index, self._completion(row))
+                yield row.index, self._completion(row)
             if over:
                 self.window = None
-                self.queue.refill()  # may be a pass over the prompts of the next canvases
+                with self._at_work():
+                    self.queue.refill()  # may be a pass over the prompts of the next canvases
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """How passes run; the caller of `completions` has its own settings."""
+        with torch.no_grad(), self.batch.denoiser.in_fixed_shapes(self.options.batch_invariant):
+            yield
 
     def _begin_rows(self, lanes: Lanes, rows: Sequence[Row]) -> None:
         """Prepares rows that have entered lanes."""
@@ -121,7 +133,7 @@ class Engine:
                 first_open=self._first_open(window, outcome, place),
             )
             if row.idle == MOST_IDLE:
-                raise NoProgressError(self.options, row.index)
+                raise NoProgressError(self.work.way, row.index)
             if has_moved:
                 self.window = None
                 if self.budget is not None and row.number > number and not row.is_over:
@@ -180,7 +192,7 @@ class Engine:
         is_decided = row.decide(self.batch.end_ids, self.batch.mask_token_id)
         if row.is_over or (has_closed and self.batch.stops_at_end and row.closed_with(self.batch.end_ids)):
             return True
-        if not self.options.exits_early:
+        if not self.work.way.exits_early:
             return False
         return is_decided or (takes_step and self._is_enough(row))
 

@@ -9,19 +9,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, ids_after_answers, reserved_positions
-from mdlm_lm_eval.decoding.canvas import (
-    Canvas,
-    Completion,
-    attention_in_effect,
-    build_canvas,
-    build_infill_canvas,
-    repetitions,
-    seed_of,
-)
+from mdlm_lm_eval.decoding.blocks import in_shared_order
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas, build_infill_canvas, repetitions, seed_of
 from mdlm_lm_eval.decoding.checks import check_decoding
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.decode import completions_of
 from mdlm_lm_eval.decoding.trace import filled
-from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.decoding.way import Way, way_of
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.text import Ending, encode_infill, prompt_ids
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 
@@ -63,7 +57,7 @@ def decode(
     Raises OptionError for arguments of other types, options that this model cannot serve, a canvas that does not fit,
     and texts or fillers without a tokenizer; NonFiniteLogitsError if a row's logits are NaN or infinite.
     """
-    options = _checked(denoiser, options, settings, tokenizer, is_traced=return_completions)
+    way = _checked(denoiser, options, settings, tokenizer, is_traced=return_completions)
     if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
         raise OptionError(f"batch_size must be a whole number from 1 or None, not {batch_size!r}")
     listed = _listed(prompts, tokenizer)
@@ -71,9 +65,9 @@ def decode(
     completions = _decoded(
         functools.partial(build_canvas, request_gen_toks=max_gen_toks),
         ids,
-        _seeds(ids, options, seeds),
+        _seeds(ids, way.options, seeds),
         denoiser,
-        options,
+        way,
         tokenizer,
         batch_size=batch_size,
         progress=progress,
@@ -98,7 +92,7 @@ def fill(
 
     Each `<|mask|>` is a slot of one token, `<|mask:8|>` one of eight. `settings` and errors are those of `decode`.
     """
-    options = _checked(denoiser, options, settings, tokenizer, is_traced=False)
+    way = _checked(denoiser, options, settings, tokenizer, is_traced=False)
     listed = _listed(texts, tokenizer)
     if not all(isinstance(text, str) for text in listed):
         raise OptionError("fill() takes texts with <|mask|> in them, not token ids")
@@ -107,8 +101,8 @@ def fill(
         return list(tokenizer.encode(piece, add_special_tokens=first))
 
     segments = [encode_infill(tokenizer, text, denoiser.mask_token_id, encode) for text in listed]
-    seeds = _seeds(listed, options, None)
-    answers = _decoded(build_infill_canvas, segments, seeds, denoiser, options, tokenizer, in_slots=True)
+    seeds = _seeds(listed, way.options, None)
+    answers = _decoded(build_infill_canvas, segments, seeds, denoiser, way, tokenizer, in_slots=True)
     return [str(one.text) for one in answers]
 
 
@@ -132,8 +126,8 @@ def _checked(
     tokenizer: PreTrainedTokenizerBase | None,
     *,
     is_traced: bool,
-) -> DecodingOptions:
-    """The options, with a trace if `is_traced`. Raises OptionError for arguments that `decode` cannot use."""
+) -> Way:
+    """The way of decoding, with a trace if `is_traced`. Raises OptionError for arguments that `decode` cannot use."""
     options = checked_options(denoiser, options, DecodingOptions, settings)
     if options.n_fillers and tokenizer is None:
         raise OptionError(f"n_fillers={options.n_fillers} is not allowed without a tokenizer; allowed is 0")
@@ -141,9 +135,9 @@ def _checked(
         raise OptionError("trace=true is not allowed without return_completions=True, as answers alone hold no trace")
     if options.unfinished_thinking == "empty":
         raise OptionError("unfinished_thinking=empty is for lm_eval's tasks, as it needs lm_eval's think_end_token")
-    options = replace(options, trace=is_traced)
-    check_decoding(options, attention_in_effect(denoiser.attention, options), edits=denoiser.edits)
-    return options
+    way = way_of(replace(options, trace=is_traced), denoiser.attention)
+    check_decoding(way, edits=denoiser.edits)
+    return way
 
 
 def _listed(prompts: Any, tokenizer: PreTrainedTokenizerBase | None) -> list[Any]:
@@ -175,7 +169,7 @@ def _decoded(
     parts: Sequence[Any],
     seeds: Sequence[int],
     denoiser: Denoiser,
-    options: DecodingOptions,
+    way: Way,
     tokenizer: PreTrainedTokenizerBase | None,
     *,
     in_slots: bool = False,
@@ -189,7 +183,7 @@ def _decoded(
 
     in_slots: whether these are segments, which hold the tokens after the answers.
     """
-    filler: list[int] = []
+    options, filler = way.options, list[int]()
     after_ids: tuple[int, ...] = ()
     end_of_turn: Collection[int] = ()
     if tokenizer is not None:
@@ -199,31 +193,32 @@ def _decoded(
         end_think_ids = tokenizer.encode(options.end_think, add_special_tokens=False)
     build = functools.partial(
         build,
-        options=options,
+        way=way,
         mask_token_id=denoiser.mask_token_id,
         max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
         filler_ids=[*filler * options.n_fillers, *after_ids],
-        attention=denoiser.attention,
     )
-    canvases = [build(part, seed=seed)[0] for part, seed in zip(parts, seeds, strict=True)]
-    done: list[int] = []
-
-    def finished(index: int, completion: Completion) -> None:
-        done.append(index)
-        if progress is not None:
-            progress(len(done), len(canvases))
-
-    completions = decode_canvases(
-        denoiser,
-        canvases,
-        options,
-        eos_ids=stop_ids,
-        end_of_turn_ids=end_of_turn,
-        end_think_ids=end_think_ids,
-        token_frequencies=token_frequencies,
-        finished=finished,
-        batch_size=batch_size,
-    )
+    built = [build(part, seed=seed)[0] for part, seed in zip(parts, seeds, strict=True)]
+    canvases, order, store = in_shared_order(denoiser, built, way)
+    found: dict[int, Completion] = {}
+    try:
+        for place, completion in completions_of(
+            denoiser,
+            [canvases[index] for index in order],
+            way,
+            eos_ids=stop_ids,
+            end_of_turn_ids=end_of_turn,
+            end_think_ids=end_think_ids,
+            token_frequencies=token_frequencies,
+            batch_size=batch_size,
+        ):
+            found[order[place]] = completion
+            if progress is not None:
+                progress(len(found), len(canvases))
+    except NonFiniteLogitsError as error:
+        raise NonFiniteLogitsError(order[error.index]) from error
+    finally:
+        store.clear()
     end_ids = {*stop_ids, *end_of_turn}
     ending = None if tokenizer is None else Ending(tokenizer, end_ids, until=(), think_end_token=None)
     return [
@@ -233,5 +228,5 @@ def _decoded(
             filled=filled(one.events, canvas.slots[: len(one.token_ids)], denoiser.mask_token_id) if one.events else (),
             finish_reason="ended_by_eos" if not end_ids.isdisjoint(one.token_ids[-1:]) else "cut",
         )
-        for canvas, one in zip(canvases, completions, strict=True)
+        for canvas, one in ((canvas, found[index]) for index, canvas in enumerate(canvases))
     ]

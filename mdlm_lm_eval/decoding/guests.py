@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mdlm_lm_eval.declared import declarations, defaults_of
 from mdlm_lm_eval.loader import Foreign, load_foreign
-from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, shown
+from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,7 +108,7 @@ class Signature:
 
     def own_name(self, option: str) -> str | None:
         """The name of the parameter for one of our options; None if it has none."""
-        each = DecodingOptions.declared()[option]
+        each = declarations(DecodingOptions)[option]
         names = (option, each.llada, each.dream, *each.also.split(), *_MORE_NAMES.get(option, ()))
         return next((name for name in names if name in self.names), None)
 

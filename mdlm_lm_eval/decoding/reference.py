@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.sampler import View
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 
@@ -23,14 +24,14 @@ def decode_one(
     """Returns the canvas after every pass; `end_ids` end an answer of a block-causal model."""
     _check(denoiser, options)
     numbers = _block_numbers(denoiser, canvas, options)
-    tokens = list(canvas.token_ids)
+    tokens, sampler = list(canvas.token_ids), way_of(options).sampler
     canvases: list[list[int]] = []
     for block, steps in zip(*_blocks(denoiser, canvas, options, numbers), strict=True):
         shares = _shares(denoiser, block, steps, options)
         n_edits, has_changed = 0, True
         while True:
             masks = [column for column in block if tokens[column] == denoiser.mask_token_id]
-            if not masks and (n_edits == options.way.edit_passes(options) or not has_changed):
+            if not masks and (n_edits == sampler.edit_passes(options) or not has_changed):
                 break
             n_edits += not masks
             before, tokens = tokens, _after_pass(denoiser, tokens, block, numbers, next(shares), options)
@@ -125,6 +126,6 @@ def _after_pass(
         back=torch.tensor([0]),
         strict=denoiser.attention.is_block_causal and not denoiser.attention.whole_prompt,
     )
-    choice = options.way.choose(view, options)
+    choice = way_of(options).sampler.choose(view, options)
     after: list[int] = choice.tokens_after(view, denoiser.mask_token_id)[0].tolist()
     return after

@@ -142,7 +142,7 @@ class Row:
         limit = stop if structure.is_cut and not runs_later else length
         # The output of the column before a block predicts the block's first token, if logits are shifted.
         start = max(0, block.start - structure.shift) if runs_later else block.start
-        self.is_wide = structure.cache.is_wide(block, self.n_passes, stores=stores)
+        self.is_wide = structure.cache.is_wide(self.n_passes, stores_text=stores and block.has_text)
         first, end = structure.cache.columns(Reach(start, stop, limit), is_wide=self.is_wide)
         self.span = Span(first, end, limit, start)
 

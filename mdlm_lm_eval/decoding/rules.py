@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from mdlm_lm_eval.decoding.candidates import Candidates
 
-# Float32's lowest number: below every other priority, and above the -inf of positions that are no candidates.
-LAST = -(2 - 2**-23) * 2.0**127
-
 Ranking = Callable[["Candidates"], "Tensor"]
 
 
@@ -48,7 +45,7 @@ def confidence(candidates: "Candidates") -> "Tensor":
 
 def entropy(candidates: "Candidates") -> "Tensor":
     """The lowest entropy first (Dream's `entropy`)."""
-    return (-candidates.entropy).masked_fill(candidates.comes_last, LAST)
+    return candidates.with_last(-candidates.entropy)
 
 
 def left_to_right(candidates: "Candidates") -> "Tensor":
@@ -59,7 +56,7 @@ def left_to_right(candidates: "Candidates") -> "Tensor":
 def margin(candidates: "Candidates") -> "Tensor":
     """The largest lead of the likeliest token over the second first (Dream's `topk_margin`)."""
     first, second = candidates.probabilities.topk(2).values.unbind(-1)
-    return (first - second).masked_fill(candidates.comes_last, LAST)
+    return candidates.with_last(first - second)
 
 
 def position_calibrated(candidates: "Candidates") -> "Tensor":

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from mdlm_lm_eval.declared import options_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
-from mdlm_lm_eval.options import OptionError, options_of
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import FAMILIES, ROW_DECODERS, SAMPLERS, register
 from mdlm_lm_eval.results.names import hub_id
 

@@ -2,31 +2,28 @@
 
 import logging
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from itertools import islice
 
 from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.batch import columns_of
-from mdlm_lm_eval.decoding.blocks import with_prefixes
-from mdlm_lm_eval.decoding.caches import cache_name, cache_of
+from mdlm_lm_eval.decoding.blocks import in_shared_order
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.decode import completions_of
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, task_of
-from mdlm_lm_eval.jobs.shared import least_saved, measured, most_rows
+from mdlm_lm_eval.jobs.shared import Context, measured, most_rows
 from mdlm_lm_eval.labels import Labels, LabelTokens
-from mdlm_lm_eval.model.prefix_store import most_held, place_of
+from mdlm_lm_eval.model.devices import Meter
+from mdlm_lm_eval.model.prefix_store import most_held
 from mdlm_lm_eval.model.text import Ending
 from mdlm_lm_eval.options import OptionError, shown
-from mdlm_lm_eval.record import Answer, OfFirstToken
+from mdlm_lm_eval.record import Answer, OfFirstToken, TaskRecord
 from mdlm_lm_eval.resolve import ResolvedRequest
-
-if TYPE_CHECKING:
-    from mdlm_lm_eval.lm import MDLM
 
 logger = logging.getLogger(__name__)
 REQUEST_TYPE = "generate_until"
@@ -60,8 +57,8 @@ class Generation(Job):
 class GenerationJob:
     """The generation requests of one call. Requests with the same settings are decoded in one run of lanes."""
 
-    def __init__(self, lm: "MDLM", generations: Sequence[Generation], *, shows_progress: bool) -> None:
-        self.lm, self.generations = lm, generations
+    def __init__(self, context: Context, generations: Sequence[Generation], *, shows_progress: bool) -> None:
+        self.context, self.generations = context, generations
         total, title = sum(one.canvas.steps for one in generations), f"Running {REQUEST_TYPE} requests"
         self.bar = tqdm(total=total, desc=title, unit=" steps", disable=not shows_progress)
 
@@ -71,13 +68,14 @@ class GenerationJob:
         Raises OptionError if sampled requests are to be audited.
         """
         for one in self.generations:
-            one.string = one.saved_sample(self.lm.request_cache)
+            one.string = one.saved_sample(self.context.request_cache)
         if cache_audit:
             self._choose_for_audit(cache_audit)
+        batches = self.context.batches
         for group in self._groups():
             self._share(group)
-            most = self._most_lanes(group) if self.lm.batches.automatic else 1
-            self.lm.batches.run(group, self._run_part, batches_per_call=_BATCHES_PER_RUN, most=most)
+            most = self._most_lanes(group) if batches.automatic else 1
+            batches.run(group, self._run_part, batches_per_call=_BATCHES_PER_RUN, most=most)
             self.store.clear()
         self.bar.close()
         self._count_distinct()
@@ -90,7 +88,7 @@ class GenerationJob:
             asked = by_task.setdefault(task_of(one.instance), {})
             asked.setdefault((one.instance.doc_id, one.instance.idx), []).append(one)
         for name, asked in by_task.items():
-            record, first = self.lm.record.tasks[name], next(iter(asked.values()))[0]
+            record, first = self.context.record.tasks[name], next(iter(asked.values()))[0]
             n_answers = sum(map(len, asked.values()))
             n_distinct = sum(len({one.string for one in answers}) for answers in asked.values())
             if n_answers > len(asked):
@@ -107,7 +105,7 @@ class GenerationJob:
 
         wanted: up to 1, a share of the requests; above 1, a number per task, which is divided among processes.
         """
-        lm, candidates = self.lm, [one for one in self.generations if one.request.options.is_approximate]
+        context, candidates = self.context, [one for one in self.generations if one.request.options.is_approximate]
         for one in candidates:
             if one.request.sampled:
                 temperature = shown(one.request.options.temperature)
@@ -115,7 +113,7 @@ class GenerationJob:
                     f"cache_audit={shown(wanted)} does not work with temperature={temperature}: sampled answers differ "
                     "without a cache too"
                 )
-        count = int(wanted) // lm.world_size + (lm.rank < int(wanted) % lm.world_size)
+        count = int(wanted) // context.world_size + (context.rank < int(wanted) % context.world_size)
         drawn = in_drawn_order([(task_of(one.instance), one.canvas.seed) for one in candidates], "cache_audit")
         for of_task in drawn.values():
             for n, (drawn_place, index) in enumerate(of_task):
@@ -137,17 +135,18 @@ class GenerationJob:
 
     def _share(self, group: list[Generation]) -> None:
         """Finds prefixes that canvases share, sets them in the canvases, and sorts the group by them."""
-        options, least = group[0].request.options, least_saved(self.lm)
-        canvases, self.store = with_prefixes(self.lm.denoiser, [one.canvas for one in group], options, least=least)
+        denoiser, least = self.context.denoiser, self.context.least_saved
+        asked = [one.canvas for one in group]
+        canvases, order, self.store = in_shared_order(denoiser, asked, group[0].request, least=least)
         for one, canvas in zip(group, canvases, strict=True):
             one.canvas = canvas
-        group.sort(key=lambda one: place_of(one.canvas.prefix, len(one.canvas.token_ids)))
+        group[:] = [group[index] for index in order]
 
     def _most_lanes(self, group: Sequence[Generation]) -> int:
         """Returns how many lanes fit into memory if all canvases are as long as the longest of the group."""
         request, canvases = group[0].request, [one.canvas for one in group]
         options, attention = request.options, request.attention
-        is_cached, needs = cache_of(attention, options).remembers, options.way.needs(options)
+        is_cached, needs = request.cache.remembers, request.sampler.needs(options)
         block = max(max(canvas.block_lengths) for canvas in canvases)
         n_slots = max(len(canvas.slots) for canvas in canvases)
         length = columns_of(max(len(canvas.token_ids) for canvas in canvases), is_padded=is_cached)
@@ -165,121 +164,130 @@ class GenerationJob:
             is_ahead=runs_prompts,
             is_guided=options.cfg_scale > 0.0,
         )
-        return most_rows(self.lm, row, n_shared=most_held([canvas.prefix for canvas in canvases]))
+        return most_rows(self.context, row, n_shared=most_held([canvas.prefix for canvas in canvases]))
 
     def _run_part(self, part: list[Generation], batch_size: int) -> None:
         """Decodes the requests of a part that have no answer yet; some have one if memory ran out before."""
         unanswered = [one for one in part if one.string is None]
         self.bar.update(sum(one.canvas.steps for one in self.generations if one.string is not None) - self.bar.n)
         if audited := [one for one in unanswered if one.is_audited and one.exact is None]:
-            Decoding(self, audited, batch_size, is_audit=True).run()
-        Decoding(self, unanswered, batch_size, is_audit=False).run()
+            self._decode(audited, batch_size, is_audit=True)
+        self._decode(unanswered, batch_size, is_audit=False)
 
+    def _decode(self, part: Sequence[Generation], batch_size: int, *, is_audit: bool) -> None:
+        """Decodes requests of one way in one run of lanes; records and saves as many answers at a time as it has lanes.
 
-class Decoding:
-    """Requests with the same options in one run of lanes, and the cost of this run.
-
-    Answers are recorded and saved in groups of as many as there are lanes.
-    is_audit: whether the requests are decoded without a cache, only to compare the answers with those of a later run.
-    """
-
-    def __init__(self, job: GenerationJob, part: Sequence[Generation], batch_size: int, *, is_audit: bool) -> None:
-        self.job, self.lm, self.part, self.batch_size, self.is_audit = job, job.lm, part, batch_size, is_audit
-        request, denoiser = part[0].request, job.lm.denoiser
-        self.options = replace(request.options, cache="none") if is_audit else request.options
+        is_audit: whether they are decoded without a cache, only to compare the answers with those of a later run.
+        Raises OptionError if a request's logits are not finite.
+        """
+        context, request, denoiser = self.context, part[0].request, self.context.denoiser
+        way = replace(request, options=replace(request.options, cache="none")) if is_audit else request
         # The family's own method and guests decode one row at a time, with their own cache.
-        is_alone = denoiser.generate is not None or self.options.guest is not None
-        self.cache = self.options.cache if is_alone else cache_name(request.attention, self.options)
-        self.n_lanes = 1 if is_alone else min(batch_size, len(part))
-        self.n_left, self.passes_shared = len(part), denoiser.forward_passes
-        self.done: list[tuple[Generation, Completion]] = []
+        is_alone = denoiser.generate is not None or way.options.guest is not None
+        cache = way.options.cache if is_alone else way.cache_name
+        n_lanes, before = 1 if is_alone else min(batch_size, len(part)), denoiser.forward_passes
         names = () if part[0].labels is None else part[0].labels.names
-        self.labels = LabelTokens(names, self.lm.tokenizer, self.lm.eos_ids, self.lm.end_of_turn_ids)
+        labels = LabelTokens(names, context.tokenizer, context.eos_ids, context.end_of_turn_ids)
+        with measured(context, [one.instance for one in part]) as meter:
+            completions = self._completions(part, way, labels, batch_size, shows_progress=not is_audit)
+            while group := [(part[index], completion) for index, completion in islice(completions, n_lanes)]:
+                n_passes = denoiser.forward_passes - before
+                before += n_passes
+                costs = self._costs([completion for _, completion in group], n_passes, n_lanes, meter)
+                for (one, completion), cost in zip(group, costs, strict=True):
+                    answer, ending = self._answer(one, completion, cost)
+                    if is_audit:
+                        one.exact = answer
+                        continue
+                    one.string = answer.string
+                    self.bar.update(one.canvas.steps - completion.cost.steps)  # the steps that early exit saved
+                    self._record(one, completion, answer, ending).caches.add(cache)
+                    self._record_first_token(one, completion, labels)
+                if not is_audit:
+                    context.record.forward_passes += n_passes
+                    self._save([one for one, _ in group])
 
-    def run(self) -> None:
-        """Decodes the requests. Raises OptionError if a request's logits are not finite."""
-        with measured(self.lm, [one.instance for one in self.part]) as self.meter:
-            decode_canvases(
-                self.lm.denoiser,
-                [one.canvas for one in self.part],
-                self.options,
-                eos_ids=self.lm.eos_ids,
-                end_of_turn_ids=self.lm.end_of_turn_ids,
-                end_think_ids=self.lm.tokenizer.encode(self.options.end_think, add_special_tokens=False),
-                label_ids=[*self.labels.names],
-                is_decided=self.part[0].ending.is_decided,
-                advance=self._advance,
-                finished=self._finished,
-                batch_size=self.batch_size,
-            )
+    def _completions(
+        self,
+        part: Sequence[Generation],
+        way: ResolvedRequest,
+        labels: LabelTokens,
+        batch_size: int,
+        *,
+        shows_progress: bool,
+    ) -> Iterator[tuple[int, Completion]]:
+        """The completions of requests, as rows are done."""
+        context = self.context
+        return completions_of(
+            context.denoiser,
+            [one.canvas for one in part],
+            way,
+            eos_ids=context.eos_ids,
+            end_of_turn_ids=context.end_of_turn_ids,
+            end_think_ids=context.tokenizer.encode(way.options.end_think, add_special_tokens=False),
+            label_ids=[*labels.names],
+            is_decided=part[0].ending.is_decided,
+            advance=self.bar.update if shows_progress else lambda _steps: None,
+            batch_size=batch_size,
+        )
 
-    def _advance(self, steps: int) -> None:
-        if not self.is_audit:
-            self.job.bar.update(steps)
-
-    def _finished(self, index: int, completion: Completion) -> None:
-        """Adds a completion to the group, and closes the group when it has as many as there are lanes."""
-        one = self.part[index]
-        self.done.append((one, completion))
-        self._advance(one.canvas.steps - completion.cost.steps)  # the steps that early exit saved
-        if len(self.done) == min(self.n_lanes, self.n_left):
-            self._close_group()
-
-    def _close_group(self) -> None:
-        """Records and saves a group of answers. Time and slots since the last group are divided by passes."""
-        seconds, peak_memory = self.meter.read()
-        n_passes = self.lm.denoiser.forward_passes - self.passes_shared
-        self.passes_shared += n_passes
-        n_positions, n_of_prefixes, _ = self.job.store.spent()
-        self.n_left -= len(self.done)
-        row_passes = sum(completion.cost.forward_passes for _, completion in self.done)
-        for one, completion in self.done:
+    def _costs(
+        self, completions: Sequence[Completion], n_passes: int, n_lanes: int, meter: Meter
+    ) -> Iterator[dict[str, float]]:
+        """The cost of each completion of a group. Time and slots since the last group are divided by passes."""
+        seconds, peak_memory = meter.read()
+        n_positions, n_of_prefixes, _ = self.store.spent()
+        row_passes = sum(completion.cost.forward_passes for completion in completions)
+        ends = self.context.eos_ids | self.context.end_of_turn_ids
+        for completion in completions:
             ids, cost = completion.token_ids, completion.cost
-            share = cost.forward_passes / row_passes if row_passes else 1 / len(self.done)
-            spent: dict[str, float] = {
+            share = cost.forward_passes / row_passes if row_passes else 1 / len(completions)
+            yield {
                 "forward_passes": cost.forward_passes,
                 "denoising_steps": cost.steps,
                 "layer_tokens": cost.tokens + n_positions,  # the group's prefixes count for its first request
                 "shared_tokens": cost.shared,
                 "written_tokens": completion.n_written,
-                "answer_tokens": len(ids) - (bool(ids) and ids[-1] in self.lm.eos_ids | self.lm.end_of_turn_ids),
-                "slot_passes": share * self.n_lanes * (n_passes - n_of_prefixes),
+                "answer_tokens": len(ids) - (bool(ids) and ids[-1] in ends),
+                "slot_passes": share * n_lanes * (n_passes - n_of_prefixes),
                 "seconds": share * seconds,
                 "peak_memory_bytes": peak_memory,
             }
             n_positions = 0
-            self._complete(one, completion, spent)
-        if not self.is_audit:
-            self.lm.record.forward_passes += n_passes
-            if self.lm.request_cache is not None:
-                answers = ((one.instance.args, one.string, one.own_seed) for one, _ in self.done)
-                self.lm.request_cache.save(REQUEST_TYPE, answers, self.lm.record)
-        self.done.clear()
 
-    def _complete(self, one: Generation, completion: Completion, cost: dict[str, float]) -> None:
-        """Sets the request's answer, and records its cost, its ending, its first token and its trace."""
+    def _answer(self, one: Generation, completion: Completion, cost: dict[str, float]) -> tuple[Answer, str]:
+        """The answer, with its trace, and how it ended."""
         string, ending = one.ending.of(completion.token_ids)
         slots = one.canvas.slots[: len(completion.token_ids)] if completion.events else []
-        trace = filled(completion.events, slots, self.lm.denoiser.mask_token_id)
-        answer = Answer(string, completion.token_ids, cost, trace)
-        if self.is_audit:
-            one.exact = answer
-            return
-        one.string = string
-        task = one.add_to(self.lm.record, REQUEST_TYPE, answer.cost, answer)
-        task.caches.add(self.cache)
-        is_empty = answer.cost["answer_tokens"] == 0
-        is_closed = not one.request.thinks
-        task.endings.update({ending: 1, "empty": not string.strip(), "at_once": is_empty, "thinking_closed": is_closed})
-        if one.labels is not None and completion.first is not None:
-            first = OfFirstToken(
-                doc_id=one.instance.doc_id,
-                of_set=str(one.instance.doc.get("set", "")),
-                letter=self.labels.letter(completion.first, one.labels.answer),
-                entropy=completion.first.entropy,
-            )
-            task.first_tokens.append(first)
+        trace = filled(completion.events, slots, self.context.denoiser.mask_token_id)
+        return Answer(string, completion.token_ids, cost, trace), ending
+
+    def _record(self, one: Generation, completion: Completion, answer: Answer, ending: str) -> TaskRecord:
+        """Records an answer with its cost, its ending and its trace. Returns the record of its task."""
+        task = one.add_to(self.context.record, REQUEST_TYPE, answer.cost, answer)
+        is_empty, is_closed = answer.cost["answer_tokens"] == 0, not one.request.thinks
+        counts = {"empty": not answer.string.strip(), "at_once": is_empty, "thinking_closed": is_closed}
+        task.endings.update({ending: 1, **counts})
         if answer.trace:
             about = {"doc_id": one.instance.doc_id, "repetition": one.repetition, "ending": ending}
             about["prompt_hash"] = sha256(one.instance.args[0].encode()).hexdigest()  # as lm-eval's samples have it
-            task.trace(about, answer, one.canvas, completion.events, self.lm.tokenizer)
+            task.trace(about, answer, one.canvas, completion.events, self.context.tokenizer)
+        return task
+
+    def _record_first_token(self, one: Generation, completion: Completion, labels: LabelTokens) -> None:
+        """Records the model's answer at the first slot, if the labels are known."""
+        if one.labels is None or completion.first is None:
+            return
+        first = OfFirstToken(
+            doc_id=one.instance.doc_id,
+            of_set=str(one.instance.doc.get("set", "")),
+            letter=labels.letter(completion.first, one.labels.answer),
+            entropy=completion.first.entropy,
+        )
+        self.context.record.tasks[task_of(one.instance)].first_tokens.append(first)
+
+    def _save(self, answered: Sequence[Generation]) -> None:
+        """Saves answers, and the record of all so far, to the request cache."""
+        if (cache := self.context.request_cache) is not None:
+            answers = ((one.instance.args, one.string, one.own_seed) for one in answered)
+            cache.save(REQUEST_TYPE, answers, self.context.record)

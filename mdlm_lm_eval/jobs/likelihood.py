@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from lm_eval.api.instance import Instance
@@ -13,15 +13,13 @@ from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.jobs.requests import task_of
-from mdlm_lm_eval.jobs.shared import least_saved, measured, most_rows
+from mdlm_lm_eval.jobs.shared import Context, measured, most_rows
 from mdlm_lm_eval.likelihood import scoring
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.likelihood.scored_passes import Score
 from mdlm_lm_eval.model.devices import positions_of
-from mdlm_lm_eval.model.prefix_store import Place, most_held, place_of
-
-if TYPE_CHECKING:
-    from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.prefix_store import most_held
+from mdlm_lm_eval.options import LikelihoodOptions
 
 _COLUMNS = ["doc_id", "choice", "window", "block", "draw", "masks", "position", "token_id", "weight", "log_prob"]
 # Results are saved to the request cache after this many batches.
@@ -47,12 +45,20 @@ class Scoring:
 class LikelihoodJob:
     """The likelihood requests of one call, of one `request_type` of lm-eval."""
 
-    def __init__(self, lm: "MDLM", request_type: str, scorings: Sequence[Scoring], *, shows_progress: bool) -> None:
-        self.lm, self.request_type, self.scorings = lm, request_type, scorings
-        self.options = lm.settings.likelihood
-        if request_type == "loglikelihood_rolling":  # whose greedy flag lm-eval does not read
-            self.options = replace(self.options, check_greedy=False)
-        self.folder = lm.settings.model.log_likelihood_draws
+    def __init__(
+        self,
+        context: Context,
+        request_type: str,
+        scorings: Sequence[Scoring],
+        options: LikelihoodOptions,
+        *,
+        draws: str | None,
+        shows_progress: bool,
+    ) -> None:
+        self.context, self.request_type, self.scorings, self.folder = context, request_type, scorings, draws
+        # lm-eval does not read the greedy flag of rolling requests.
+        is_rolling = request_type == "loglikelihood_rolling"
+        self.options = replace(options, check_greedy=False) if is_rolling else options
         self.draws: dict[str, list[pd.DataFrame]] = {}  # by task, for this folder
         self.bar = tqdm(total=len(scorings), desc=f"Running {request_type} requests", disable=not shows_progress)
 
@@ -61,14 +67,14 @@ class LikelihoodJob:
 
         Raises OptionError if a request's logits are not finite.
         """
-        lm, windows = self.lm, [window for one in self.scorings for window in one.windows]
+        context, windows = self.context, [window for one in self.scorings for window in one.windows]
         shared, self.store = scoring.with_prefixes(
-            lm.denoiser, windows, self.options, lm.max_length, least=least_saved(lm)
+            context.denoiser, windows, self.options, context.max_length, least=context.least_saved
         )
         windows_left = iter(shared)
         for one in self.scorings:
             one.windows = [next(windows_left) for _ in one.windows]
-        lm.batches.run(
+        context.batches.run(
             sorted(self.scorings, key=_longest_first),
             self._run_part,
             batches_per_call=_BATCHES_PER_SAVE,
@@ -86,24 +92,24 @@ class LikelihoodJob:
         if not windows:
             return 1
         longest = max(windows, key=_length)
-        length = min(len(longest.context_ids) + answer_length(longest, self.options), self.lm.max_length)
+        length = min(len(longest.context_ids) + answer_length(longest, self.options), self.context.max_length)
         row = RowSize(
-            length=positions_of(length, self.lm.device),
+            length=positions_of(length, self.context.denoiser.device),
             n_logits=len(longest.continuation_ids),
-            is_cached=self.lm.denoiser.attention.is_block_causal,
+            is_cached=self.context.denoiser.attention.is_block_causal,
             is_guided=self.options.cfg_scale > 0.0,
         )
-        return most_rows(self.lm, row, n_shared=most_held([window.prefix for window in windows]))
+        return most_rows(self.context, row, n_shared=most_held([window.prefix for window in windows]))
 
     def _run_part(self, part: list[Scoring], batch_size: int) -> None:
         """Scores some requests, divides the cost equally among their windows, and saves their results."""
-        denoiser, record = self.lm.denoiser, self.lm.record
+        denoiser, record = self.context.denoiser, self.context.record
         passes, canvases, tokens = denoiser.forward_passes, denoiser.canvas_count, denoiser.token_count
         batch = [(one, window) for one in part for window in one.windows]
-        with measured(self.lm, [one.instance for one, _ in batch]) as meter:
+        with measured(self.context, [one.instance for one, _ in batch]) as meter:
             windows = [window for _, window in batch]
             scores = scoring.score(
-                denoiser, windows, self.options, batch_size=batch_size, max_length=self.lm.max_length
+                denoiser, windows, self.options, batch_size=batch_size, max_length=self.context.max_length
             )
         seconds, peak_memory = meter.read()
         record.forward_passes += denoiser.forward_passes - passes
@@ -120,10 +126,8 @@ class LikelihoodJob:
             self._complete(one, own, spent)
             if self.folder is not None:
                 self.draws.setdefault(task_of(one.instance), []).append(_frame(one, own))
-        if self.lm.request_cache is not None:
-            self.lm.request_cache.save(
-                self.request_type, ((one.instance.args, one.result, None) for one in part), record
-            )
+        if (cache := self.context.request_cache) is not None:
+            cache.save(self.request_type, ((one.instance.args, one.result, None) for one in part), record)
         self.bar.update(len(part))
 
     def _complete(self, one: Scoring, scores: Sequence[Score], spent: dict[str, float]) -> None:
@@ -136,7 +140,7 @@ class LikelihoodJob:
             if n_masks == "auto" or window.at_own_length:
                 n_masks = n_tokens
             known.append(score.error)
-            task = self.lm.record.add(
+            task = self.context.record.add(
                 task_of(one.instance),
                 (self.request_type, self.options),
                 cost=spent,
@@ -154,7 +158,7 @@ class LikelihoodJob:
     def _write_draws(self) -> None:
         """Writes a file for each task; processes other than the first add their rank to its name."""
         for name, frames in self.draws.items():
-            rank = f"_{self.lm.rank}" if self.lm.rank else ""
+            rank = f"_{self.context.rank}" if self.context.rank else ""
             path = Path(str(self.folder)) / f"{self.request_type}_{name}{rank}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             pd.concat(frames, ignore_index=True).to_parquet(path)
@@ -177,11 +181,9 @@ def _frame(one: Scoring, scores: Sequence[Score]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _longest_first(one: Scoring) -> tuple[Place, list[int], int]:
-    """Returns a sort key: the longest requests first, and those with the same prefix and context together."""
-    longest = max(one.windows, key=_length, default=LikelihoodRequest([], []))
-    context = longest.context_ids
-    return place_of(longest.prefix, len(context)), context, -len(longest.continuation_ids)
+def _longest_first(one: Scoring) -> Any:
+    """Returns the sort key of a request's longest window."""
+    return scoring.longest_first(max(one.windows, key=_length, default=LikelihoodRequest([], [])))
 
 
 def _length(window: LikelihoodRequest) -> int:

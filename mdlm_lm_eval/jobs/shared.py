@@ -1,9 +1,10 @@
-"""Code for both kinds of jobs: batches that fit into memory, and the measurement of forward passes."""
+"""What jobs need of a loaded model; batches that fit into memory; the measurement of forward passes."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
@@ -12,12 +13,11 @@ from lm_eval.api.instance import Instance
 from mdlm_lm_eval.decoding.guests import GuestError
 from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.model import devices
-from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, MOST_RUN
 from mdlm_lm_eval.options import OptionError
-
-if TYPE_CHECKING:
-    from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.record import RunRecord
+from mdlm_lm_eval.request_cache import RequestCache
 
 # The most tokens in a pass on a GPU; the time per token is the same in larger passes.
 _MOST_TOKENS = 65_536
@@ -70,15 +70,43 @@ class Batches:
             clear_device_cache(garbage_collection=True)  # not earlier: the error held the batch's tensors
 
 
+@dataclass(frozen=True)
+class Context:
+    """A loaded model as jobs see it, and where they record and save answers.
+
+    max_length: tokens that fit on a canvas. rank, world_size: of this process.
+    share_prefix: the option of this name.
+    """
+
+    denoiser: Denoiser
+    tokenizer: Any
+    eos_ids: frozenset[int]
+    end_of_turn_ids: frozenset[int]
+    max_length: int
+    batches: Batches
+    record: RunRecord
+    request_cache: RequestCache | None
+    share_prefix: bool
+    mixed_precision_dtype: torch.dtype | None
+    rank: int
+    world_size: int
+
+    @property
+    def least_saved(self) -> float:
+        """The fewest tokens that a shared prefix must save; infinitely many if prefixes are not to be shared."""
+        return LEAST_SAVED if self.share_prefix else math.inf
+
+
 @contextmanager
-def measured(lm: "MDLM", instances: Sequence[Instance]) -> Iterator[devices.Meter]:
+def measured(context: Context, instances: Sequence[Instance]) -> Iterator[devices.Meter]:
     """Measures the forward passes inside the `with` block.
 
     Raises OptionError, which names task and document, if logits are not finite or a guest fails.
     """
+    device, dtype = context.denoiser.device, context.mixed_precision_dtype
     try:
-        with torch.autocast(lm.device.type, lm.mixed_precision_dtype, enabled=lm.mixed_precision_dtype is not None):
-            yield devices.Meter(lm.device)
+        with torch.autocast(device.type, dtype, enabled=dtype is not None):
+            yield devices.Meter(device)
     except NonFiniteLogitsError as error:
         instance = instances[error.index]
         raise OptionError(
@@ -90,23 +118,19 @@ def measured(lm: "MDLM", instances: Sequence[Instance]) -> Iterator[devices.Mete
         raise OptionError(f"{error} (task {instance.task_name}, document {instance.doc_id})") from error.__cause__
 
 
-def least_saved(lm: "MDLM") -> float:
-    """The fewest tokens that a shared prefix must save; infinitely many if prefixes are not to be shared."""
-    return LEAST_SAVED if lm.settings.model.share_prefix else math.inf
-
-
-def most_rows(lm: "MDLM", row: RowSize, *, n_shared: int) -> int:
+def most_rows(context: Context, row: RowSize, *, n_shared: int) -> int:
     """Returns how many rows of this size fit into a GPU beside the weights.
 
     n_shared: the number of tokens in shared prefixes, whose keys and values are stored there, too.
     """
-    free = devices.free_bytes(lm.device)
-    if free is None or lm.denoiser.generate is not None:
-        return lm.batches.most
-    config, itemsize = lm.denoiser.model.config, lm.denoiser.dtype.itemsize
+    denoiser, most = context.denoiser, context.batches.most
+    free = devices.free_bytes(denoiser.device)
+    if free is None or denoiser.generate is not None:
+        return most
+    config, itemsize = denoiser.model.config, denoiser.dtype.itemsize
     if n_shared:
         n_run = min(n_shared, MOST_RUN)
         stored = RowSize(length=n_shared, n_run=n_run, n_logits=0, is_cached=True, is_guided=row.is_guided)
         free -= stored.total(config, itemsize)
-    most = lm.batches.most if row.is_cached else max(1, min(lm.batches.most, _MOST_TOKENS // row.length))
+    most = most if row.is_cached else max(1, min(most, _MOST_TOKENS // row.length))
     return rows_that_fit(row.total(config, itemsize), free, most=most)

@@ -1,10 +1,9 @@
 """One forward pass over likelihood canvases, which scores corruptions and advances trajectories."""
 
-import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -134,7 +133,6 @@ def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor,
     `tokens_per_step` masks in each trajectory, and every other mask whose confidence reaches `confidence_threshold`, or
     exceeds it if `strict`, as in decoding. Raises NonFiniteLogitsError.
     """
-    options = scoring.rule
     of_corruptions, contributions, alike = _rows_to_read(canvases)
     masks = [(row, p) for rows, same in alike.items() for row, p in zip(rows, same[0].masked, strict=True)]
     truths = [
@@ -143,35 +141,67 @@ def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor,
         for trajectory in same
         for row, position in zip(rows, trajectory.masked, strict=True)
     ]
-    parts = [_log_probs(logits, of_corruptions)] if of_corruptions else []
+    parts = [_log_probs(logits, of_corruptions)]
     if masks:
-        at, positions = to_device(torch.tensor(masks), logits.device).unbind(1)
-        if options.likelihood != "confidence":
-            logits[:, scoring.denoiser.mask_token_id] = -torch.inf
-        read = logits if [row for row, _ in masks] == list(range(len(logits))) else logits[at]
-        places = WhereMasked(positions, random_numbers=torch.zeros(len(masks), device=logits.device))
-        unmasking = DecodingOptions(unmasking=options.unmasking)
-        proposals = Proposer(unmasking, fused=bool(scoring.denoiser.fused)).propose(read, places)
-        sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict)
-        parts += [proposals.tokens, proposals.confidence, proposals.priority, sure, _log_probs(logits, truths)]
-    values = iter(torch.cat([part.double() for part in parts]).tolist())  # the pass's only wait for the device
-    scored = zip(contributions, itertools.islice(values, len(contributions)), strict=True)
-    for (trajectory, corruption, position), log_prob in scored:
+        parts += [*_proposed(scoring, logits, masks, strict=strict), _log_probs(logits, truths)]
+    sizes = [len(part) for part in parts]
+    on_host = torch.cat([part.double() for part in parts]).cpu()  # the pass's only wait for the device
+    log_probs, *of_masks = (part.tolist() for part in on_host.split(sizes))
+    _add(scoring, contributions, log_probs)
+    if masks:
+        _advance(scoring, list(alike.values()), *of_masks)
+
+
+def _add(
+    scoring: Scoring, contributions: Sequence[tuple[Trajectory, Corruption, int]], log_probs: Sequence[float]
+) -> None:
+    """Adds the log-probability of each scored token to its request's total. Raises NonFiniteLogitsError."""
+    for (trajectory, corruption, position), log_prob in zip(contributions, log_probs, strict=True):
         index = trajectory.index
         if math.isnan(log_prob):
             raise NonFiniteLogitsError(index)
         scoring.totals[index] += corruption.weight * log_prob
         sample = (trajectory.offset, *corruption.masked)
         scoring.terms[index].append(Term(trajectory.offset + position, corruption.weight, log_prob, sample))
-    of_masks = [iter(list(itertools.islice(values, len(masks)))) for _ in range(4)]
-    for same in alike.values():
-        tokens, confidence, priority, sure_of = (list(itertools.islice(of, len(same[0].masked))) for of in of_masks)
-        if any(math.isnan(value) for value in confidence):
+
+
+def _proposed(
+    scoring: Scoring, logits: Tensor, masks: Sequence[tuple[int, int]], *, strict: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For masks (row of the logits, position): the proposed tokens, confidences and priorities, and which are sure."""
+    options = scoring.rule
+    at, positions = to_device(torch.tensor(masks), logits.device).unbind(1)
+    if options.likelihood != "confidence":
+        logits[:, scoring.denoiser.mask_token_id] = -torch.inf
+    read = logits if [row for row, _ in masks] == list(range(len(logits))) else logits[at]
+    places = WhereMasked(positions, random_numbers=torch.zeros(len(masks), device=logits.device))
+    unmasking = DecodingOptions(unmasking=options.unmasking)
+    proposals = Proposer(unmasking, fused=bool(scoring.denoiser.fused)).propose(read, places)
+    sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict)
+    return proposals.tokens, proposals.confidence, proposals.priority, sure
+
+
+def _advance(
+    scoring: Scoring,
+    alike: Sequence[Sequence[Trajectory]],
+    tokens: list[Any],
+    confidence: list[float],
+    priority: list[float],
+    sure: list[Any],
+    truths: list[float],
+) -> None:
+    """Lets trajectories take a step: those with the same masks share the proposals, but have truths of their own."""
+    start = of_truths = 0
+    for same in alike:
+        own = slice(start, start + len(same[0].masked))
+        start = own.stop
+        if any(math.isnan(value) for value in confidence[own]):
             raise NonFiniteLogitsError(same[0].index)
         for trajectory in same:
-            truth = list(itertools.islice(values, len(trajectory.masked)))
-            order = truth if options.likelihood == "confidence" else priority
-            trajectory.fill(tokens, order, sure_of, truth, options.tokens_per_step)
+            truth = truths[of_truths : of_truths + len(trajectory.masked)]
+            of_truths += len(trajectory.masked)
+            order = truth if scoring.rule.likelihood == "confidence" else priority[own]
+            trajectory.fill(tokens[own], order, sure[own], truth, scoring.rule.tokens_per_step)
 
 
 def _rows_to_read(
@@ -201,6 +231,8 @@ def _rows_to_read(
 
 def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor:
     """Log-probabilities [n], in nats, of tokens at rows of `logits` [N, V]; NaN if these are not finite."""
+    if not rows_and_tokens:
+        return logits.new_zeros(0)
     rows, tokens = to_device(torch.tensor(rows_and_tokens), logits.device).unbind(1)
     normaliser = torch.cat([logits[part].float().logsumexp(-1) for part in slices_of(len(logits), logits)])  # [N]
     return logits[rows, tokens].float() - normaliser.masked_fill(~normaliser.isfinite(), math.nan)[rows]

@@ -5,6 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -22,7 +23,7 @@ from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, c
 from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Score, Scoring, Term, merged, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, place_of, shared_prefixes
 from mdlm_lm_eval.options import RANKINGS, LikelihoodOptions, OptionError
 
 # Requests that share a context share canvases. They are taken in groups of these sizes, so that not all canvases of a
@@ -151,6 +152,11 @@ def with_prefixes(
     found = shared_prefixes([row[:end] for row, end in zip(rows, ends, strict=True)], step, store, least=least)
     prefix_of = dict(zip(rows, found, strict=True))
     return [replace(one, prefix=prefix_of[context]) for one, context in zip(requests, contexts, strict=True)], store
+
+
+def longest_first(request: LikelihoodRequest) -> tuple[Any, ...]:
+    """A sort key: the longest requests first, and those with the same prefix and context together."""
+    return place_of(request.prefix, len(request.context_ids)), request.context_ids, -len(request.continuation_ids)
 
 
 def check_options(denoiser: Denoiser, options: LikelihoodOptions, *, of_text: bool) -> None:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import pandas as pd
 
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, defaults_of, silent_names
+from mdlm_lm_eval.declared import defaults_of, silent_names
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from mdlm_lm_eval.results.decomposition import decomposition_of
 from mdlm_lm_eval.results.files import UnusableFile, check_inside
 from mdlm_lm_eval.results.in_words import check_in_words, longer_in_words
@@ -324,6 +325,6 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     generation = result.config.get("generation_kwargs") or {}
     if not file.mdlm and generation.get("do_sample"):
         words.append(f"temperature={generation.get('temperature')}")
-    in_columns = {*DecodingOptions.declared(), OLD_SAMPLER, "do_sample"}
+    in_columns = {*defaults_of(DecodingOptions), OLD_SAMPLER, "do_sample"}
     typed = {name: value for name, value in file.gen_kwargs.items() if name not in in_columns}
     return words + [f"{name}={value}" for name, value in typed.items()]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mdlm_lm_eval.declared import defaults_of
 from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 from mdlm_lm_eval.results.result_file import UNKNOWN
 
@@ -97,7 +98,7 @@ def of_sglang(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     facts = _kept(info) | ({"version": info["version"]} if "version" in info else {})
     if algorithm not in _SGLANG_DEFAULTS:
         return facts, {}
-    said = {name: value for name, value in DecodingOptions().as_dict().items() if name not in REQUEST_OPTIONS}
+    said = {name: value for name, value in defaults_of(DecodingOptions).items() if name not in REQUEST_OPTIONS}
     names = {theirs: _SGLANG_NAMES[theirs] for theirs in ("block_size", *_SGLANG_DEFAULTS[algorithm])}
     for ours in names.values():
         del said[ours]

@@ -12,6 +12,7 @@ from typing import Any
 from lm_eval._cli.utils import handle_cli_value_string
 
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
+from mdlm_lm_eval.declared import asked_sampler, declarations, options_of
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import (
     APPROXIMATE_CACHES,
@@ -20,9 +21,7 @@ from mdlm_lm_eval.options import (
     ModelOptions,
     Option,
     OptionError,
-    asked_sampler,
     must_be,
-    options_of,
     parse_whole,
     unknown_option,
 )
@@ -42,7 +41,7 @@ ANALYSES = {"groups": "attribution_groups", "examples": "attribution_examples", 
 
 def axes_of_options() -> dict[str, Option]:
     """Options that can be axes, by name, in the order of folders' names. The axis `seed` is lm_eval's `--seed`."""
-    decoding = DecodingOptions.declared()
+    decoding = declarations(DecodingOptions)
     # Decoding options come first, and replace likelihood options of the same name.
     found = decoding | LikelihoodOptions.declared() | decoding
     found |= {name: ModelOptions.declared()[name] for name in ("cache_audit", "modeling")}
@@ -264,7 +263,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """A cell's options as parsed values, so that 1 and 1.0 are one cell. Raises OptionError for a wrong value."""
     read, of_ways = dict(options), options_of(SAMPLERS, ROW_DECODERS)
     for kind in (LikelihoodOptions, DecodingOptions):
-        own = {name: options[name] for name in options.keys() & kind.declared().keys() - of_ways.keys()}
+        own = {name: options[name] for name in options.keys() & kind.declared().keys()}
         built = kind(**own)
         read |= {name: getattr(built, name) for name in own}
     # Options of samplers are only parsed here, because the model or its preset may choose the sampler.

@@ -28,11 +28,12 @@ from transformers import AutoTokenizer
 
 from mdlm_lm_eval.analyses.__main__ import analyse
 from mdlm_lm_eval.analyses.inputs import model_of
+from mdlm_lm_eval.declared import defaults_of, own_names
 from mdlm_lm_eval.decoding.guests import Snapshot
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.lm import MDLM, config_of, settings_of, source_of, tokenizer_of
 from mdlm_lm_eval.model.devices import best_device
-from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, did_you_mean, own_names
+from mdlm_lm_eval.options import DecodingOptions, OptionError, did_you_mean
 from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
 from mdlm_lm_eval.record import digest_of_settings
 from mdlm_lm_eval.resolve import without_effect
@@ -151,8 +152,8 @@ def check_cells(sweep: Sweep) -> None:
             settings = settings_of(config, cell.arguments)
         except OptionError as error:
             raise OptionError(f"{cell.name}: {error}") from error
-        idle = without_effect(settings.decoding, settings.attention)
-        effective = settings.decoding.override({name: defaults[name] for name in idle})
+        idle = without_effect(settings.way)
+        effective = replace(settings.decoding, **{name: defaults[name] for name in idle})
         others = {name: value for name, value in cell.arguments.items() if name not in own}
         bare = replace(cell, arguments=others)
         first, of_first = seen.setdefault(
@@ -160,7 +161,7 @@ def check_cells(sweep: Sweep) -> None:
         )
         if first is not cell:
             theirs, ours = of_first.as_dict(), settings.decoding.as_dict()
-            differ = [name for name in idle if theirs[name] != ours[name]]
+            differ = [name for name in idle if theirs.get(name) != ours.get(name)]
             why = "; ".join(f"{name} has no effect {idle[name]}" for name in differ) or "their options are the same"
             raise OptionError(f"{first.name} and {cell.name} would be the same: {why}")
 

@@ -172,6 +172,7 @@ def placed(denoiser: Any, tokenizer: Any, place: str, n: int) -> dict[str, list[
     from mdlm_lm_eval import DecodingOptions
     from mdlm_lm_eval.decoding.canvas import build_infill_canvas
     from mdlm_lm_eval.decoding.decode import decode_canvases
+    from mdlm_lm_eval.decoding.way import way_of
 
     options = DecodingOptions(steps=1)
     encode = partial(tokenizer.encode, add_special_tokens=False)
@@ -181,7 +182,7 @@ def placed(denoiser: Any, tokenizer: Any, place: str, n: int) -> dict[str, list[
         ends = [[]] * n if place == "none" else [*[[]] * (n - 1), [tokenizer.sep_token_id]]
         segments = [[tokenizer.cls_token_id, *before], after, *ends]
         limits = {"mask_token_id": denoiser.mask_token_id, "max_length": denoiser.max_length}
-        canvases.append(build_infill_canvas(segments, options, **limits)[0])
+        canvases.append(build_infill_canvas(segments, way_of(options, denoiser.attention), **limits)[0])
     found: dict[str, list[float]] = {}
     for one, answer in zip(documents, decode_canvases(denoiser, canvases, options, batch_size=16), strict=True):
         right = tokenizer.convert_ids_to_tokens(answer.token_ids[0]) == one["answer"]

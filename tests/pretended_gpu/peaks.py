@@ -13,6 +13,7 @@ from benchmarks.gpu import MASK, PAD, SHAPES, random_model
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
@@ -67,10 +68,10 @@ def peak_of(name: str, options: dict[str, Any], sizes: dict[str, Any]) -> tuple[
     with PretendedGpu() as gpu:
         denoiser = denoiser_of(gpu, name, 2)
         weights = gpu.report.live
-        settings = DecodingOptions().override({"n_masks": MASKS, **options})
+        settings = DecodingOptions(**{"n_masks": MASKS, **options})
         canvases = [
             build_canvas(
-                [7] * (PROMPT - n % 8), settings, mask_token_id=MASK, max_length=8192, attention=denoiser.attention
+                [7] * (PROMPT - n % 8), way_of(settings, denoiser.attention), mask_token_id=MASK, max_length=8192
             )[0]
             for n in range(ROWS)
         ]

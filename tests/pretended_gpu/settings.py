@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mdlm_lm_eval.decoding.canvas import attention_in_effect, build_canvas
+from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
@@ -209,18 +210,17 @@ def answer(ids: list[int]) -> list[int]:
 
 def decoded(denoiser: Denoiser, setting: Setting, batch_size: int, *, n_rows: int = 11, n_masks: int = 8) -> list[Any]:
     """Answers, and traces where there are any, of all prompts in slots that are refilled."""
-    options = DecodingOptions().override({"n_masks": n_masks, **setting.options})
-    attention = attention_in_effect(denoiser.attention, options)
+    options = DecodingOptions(**{"n_masks": n_masks, **setting.options})
+    way = way_of(options, denoiser.attention)
     canvases = [
         build_canvas(
             prompt,
-            options,
+            way,
             mask_token_id=MASK,
             max_length=512,
             request_gen_toks=setting.returned,
             filler_ids=[7] * options.n_fillers,
             seed=seed,
-            attention=attention,
         )[0]
         for seed, prompt in enumerate(prompts(n_rows))
     ]
@@ -256,6 +256,6 @@ def scored(
         for seed, context in enumerate(prompts(n_contexts))
         for _ in range(3)
     ]
-    options = LikelihoodOptions().override({"mc_num": mc_num, **setting.options})
+    options = LikelihoodOptions(**{"mc_num": mc_num, **setting.options})
     found = score(denoiser, requests, options, batch_size=batch_size, max_length=300)
     return [(one[0], one[1]) for one in found]

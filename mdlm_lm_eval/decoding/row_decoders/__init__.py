@@ -6,12 +6,13 @@ torch before it decodes, so that commands can list the options without it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from mdlm_lm_eval.decoding.canvas import Completion, RowCost, Work
 from mdlm_lm_eval.decoding.trace import Event
+from mdlm_lm_eval.decoding.way import own_options
 from mdlm_lm_eval.options import DecodingOptions, Options
 from mdlm_lm_eval.registry import ROW_DECODERS
 
@@ -31,15 +32,16 @@ class RowDecoder(Options, ABC):
         """Whether it decodes for this model with these options."""
 
     @abstractmethod
-    def decode(self, work: Work) -> None:
-        """Decodes canvases, and calls `work.finished` for each; see `decode_canvases`."""
+    def decode(self, work: Work) -> Iterator[tuple[int, Completion]]:
+        """Decodes canvases, and gives the number of each with its completion; see `completions_of`."""
 
 
 def row_decoder_for(denoiser: "Denoiser", options: DecodingOptions) -> RowDecoder | None:
     """The row decoder that serves this model, with its options; None if the engine decodes."""
-    for kind in ROW_DECODERS.all().values():
+    kinds: dict[str, type[RowDecoder]] = ROW_DECODERS.all()
+    for kind in kinds.values():
         if kind.serves(denoiser, options):
-            return options.of(kind)
+            return own_options(kind, options)
     return None
 
 
@@ -59,7 +61,7 @@ class PassByPass(ABC):
 
         self.denoiser, self.options, self.first = work.denoiser, work.options, first
         self.canvases = canvases = work.canvases[first : first + work.batch_size]
-        self.length = length = work.attention.block_length or 1
+        self.length = length = work.way.attention.block_length or 1
         self.banned_ids = to_device(torch.tensor(sorted(work.banned_ids)), work.denoiser.device)
         # Tokens of shared prefixes, after which windows of prompts begin.
         self.shared = [len(canvas.prefix or ()) for canvas in canvases]
@@ -149,8 +151,8 @@ class BatchDecoder(RowDecoder):
 
     loop: ClassVar[type[PassByPass]]
 
-    def decode(self, work: Work) -> None:
-        """Decodes canvases; see `decode_canvases`. A batch ends with its last row."""
+    def decode(self, work: Work) -> Iterator[tuple[int, Completion]]:
+        """Decodes canvases; see `completions_of`. A batch ends with its last row."""
         for first in range(0, len(work.canvases), work.batch_size):
             batch = self.loop(work, first)
             going = list(range(len(batch.canvases)))
@@ -165,7 +167,7 @@ class BatchDecoder(RowDecoder):
                     if ends or is_whole or (work.is_decided is not None and work.is_decided(written)):
                         answer = written[: ends[0]] if ends else written
                         cost, events = batch.costs[row], tuple(batch.events[row])
-                        work.finished(first + row, Completion(answer, cost, len(written), events))
+                        yield first + row, Completion(answer, cost, len(written), events)
                         going.remove(row)
                 if going:
                     batch.step(going)

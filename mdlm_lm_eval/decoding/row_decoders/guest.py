@@ -27,8 +27,8 @@ class Guest(RowDecoder):
         """Whether the option `sampler` names a function."""
         return options.guest is not None
 
-    def decode(self, work: Work) -> None:
-        """Decodes canvases; see `decode_canvases`. Raises GuestError, which names the canvas."""
+    def decode(self, work: Work) -> Iterator[tuple[int, Completion]]:
+        """Decodes canvases; see `completions_of`. Raises GuestError, which names the canvas."""
         denoiser, canvases, options = work.denoiser, work.canvases, work.options
         takes, named = signature_of(options), f"sampler={short_name(options.guest or '')}"
         answer = adapt(takes, denoiser, end_ids=work.end_ids)
@@ -37,7 +37,7 @@ class Guest(RowDecoder):
             (asked_tokens(options, len(canvas.slots), canvas.n_returned), canvas.n_returned) for canvas in canvases
         ]
         # Models of blocks fill their last block, and DiffusionGemma its last canvas.
-        blocks: int = work.attention.block_length or getattr(denoiser.model.config, "canvas_length", None) or 1
+        blocks: int = work.way.attention.block_length or getattr(denoiser.model.config, "canvas_length", None) or 1
         surplus = blocks - 1
         mask = denoiser.mask_token_id if denoiser.generate is None else -1  # which is no token
         first = 0
@@ -65,7 +65,7 @@ class Guest(RowDecoder):
                 if isinstance(written, str):
                     raise GuestError(index, f"{named} {written}")
                 work.advance(cost.steps)
-                work.finished(index, Completion(written, cost, min(len(ids), canvas.n_returned)))
+                yield index, Completion(written, cost, min(len(ids), canvas.n_returned))
             first += len(batch)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from mdlm_lm_eval.decoding.row_decoders import BatchDecoder, PassByPass
 from mdlm_lm_eval.decoding.samplers.editing import EDITING_THRESHOLD, MAX_POST_STEPS
 from mdlm_lm_eval.decoding.trace import Event
+from mdlm_lm_eval.decoding.way import own_options
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
 
@@ -52,7 +53,7 @@ class Insertions(PassByPass):
 
     def begin(self) -> None:
         """Runs the prompts, and lays out the first blocks."""
-        config, self.own = self.denoiser.model.config, self.options.of(InsertionDeletion)
+        config, self.own = self.denoiser.model.config, own_options(InsertionDeletion, self.options)
         self.mask, self.delete, self.split = self.denoiser.mask_token_id, config.delete_token_id, config.split_token_id
         self.most_post = _DEFAULT_POST_STEPS if self.own.max_post_steps is None else self.own.max_post_steps
         self.texts = [list(canvas.token_ids) for canvas in self.canvases]

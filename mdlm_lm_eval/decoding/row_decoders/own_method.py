@@ -3,6 +3,7 @@
 Slots in a text are filled from one denoising step over noise, which is drawn `noise_num` times.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ class OwnMethod(RowDecoder):
         """Whether the model's family has such a method."""
         return denoiser.generate is not None
 
-    def decode(self, work: Work) -> None:
+    def decode(self, work: Work) -> Iterator[tuple[int, Completion]]:
         """Decodes one canvas after the other; `batch_size` is that of the draws of noise."""
         denoiser = work.denoiser
         assert denoiser.generate is not None
@@ -44,7 +45,7 @@ class OwnMethod(RowDecoder):
                 denoiser.forward_passes += n_passes
                 completion = Completion(token_ids, RowCost(forward_passes=n_passes, steps=n_passes), n_written)
             work.advance(completion.cost.steps)
-            work.finished(index, completion)
+            yield index, completion
 
 
 def fill_by_reads(work: Work, canvas: Canvas, index: int) -> Completion:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from mdlm_lm_eval.decoding.sampler import Needs, Remasking, Step
+from mdlm_lm_eval.decoding.remasking import Remasking
+from mdlm_lm_eval.decoding.sampler import Needs, Step
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
