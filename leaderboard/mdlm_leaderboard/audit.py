@@ -12,7 +12,6 @@ from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_chosen_file
 from mdlm_lm_eval.results.samples import metrics_of, new_instance, read_samples, samples_path
 from mdlm_lm_eval.results.statistics import Interval, clustered_interval, difference, score_of_sets
-from mdlm_lm_eval.results.suite import suite_task
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 
@@ -46,7 +45,7 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[l
     if samples is None:
         raise UnusableFile(f"no samples of {result.name} are beside {str(path)!r}; run lm_eval with --log_samples")
     exact = {one["doc_id"]: one.get("exact") for one in result.audit["exact_answers"]}
-    given = DEFAULT_SETTINGS if suite_task(result.name) else result.metadata  # the rest is the task's own
+    given = DEFAULT_SETTINGS if result.suite else result.metadata  # the rest is the task's own
     metadata = json.dumps({name: result.metadata[name] for name in given if name in result.metadata})
     task = _manager(include_path, metadata).load([result.name])["tasks"][result.name]
     pairs: dict[str, list[tuple[float, float]]] = {}  # exact and as run

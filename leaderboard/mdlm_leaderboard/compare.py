@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mdlm_lm_eval.results.deviations import deviations_of
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.frame import rows_of, setting_of
+from mdlm_lm_eval.results.frame import rows_of
 from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import without_shared
@@ -23,7 +24,6 @@ from mdlm_lm_eval.results.statistics import (
     mean_of_tasks,
     score_over_rules,
 )
-from mdlm_lm_eval.results.suite import suite_task
 
 Tasks = Sequence[tuple[TaskResult, TaskResult]]  # the results of each task in both files
 _SIGNIFICANT = {True: "significant", False: "not significant"}
@@ -38,7 +38,7 @@ def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
     files = (read_chosen_file(first), read_chosen_file(second))
     shared = [name for name in files[0].tasks if name in files[1].tasks]
     tasks = [(files[0].tasks[name], files[1].tasks[name]) for name in shared]
-    if any(map(suite_task, shared)):
+    if any(one.suite for one, _ in tasks):
         _check_same("state of the suite", *(file.suite_hash for file in files))
     for one, other in tasks:
         _check_same(f"version of {one.name}", one.version, other.version)
@@ -97,7 +97,7 @@ def _text(
     if scores and all(one == other for one, other in scores):
         sentence = f"{names[1]} equals {names[0]} on {on}: every question has the same score in both."
     else:
-        unit, of_suite = " points" if is_accuracy else "", any(map(suite_task, by_task))
+        unit, of_suite = " points" if is_accuracy else "", any(one.suite for one, _ in measured)
         above = "above" if over_tasks.mean > 0 else "below"
         than = f"{shown.score(abs(over_tasks.mean))}{unit} {above}" if over_tasks.mean else "level with"
         fields = {cluster or one.cluster for one, _ in measured} - {""}
@@ -219,7 +219,7 @@ def _words(file: ResultFile, result: TaskResult) -> list[str]:
         "prompts cut off": result.truncated_prompts,
     }
     options = {name: value for name, value in result.options.items() if name != "early_exit"}
-    words = [word for word in setting_of(file, result) if word.partition("=")[0] not in result.options]
+    words = [str(one) for one in deviations_of(file, result) if one.name not in result.options]
     return [*_as_words(dict(sorted(options.items()))), *words, *_as_words(given)]
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mdlm_leaderboard.board import Curve, Section
+from mdlm_leaderboard.board import Section
 from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS
 from mdlm_leaderboard.findings import loss_of, mask_lines, short_name
+from mdlm_leaderboard.rows import Curve
 from mdlm_leaderboard.scores import CHANCE
 from mdlm_lm_eval.results.figure_style import COLUMN_WIDTH, MARKERS, figure_style, log_axis, on_dark, save_figure
 from mdlm_lm_eval.results.files import write_whole

@@ -1,12 +1,16 @@
 """The board's findings in sentences, with the numbers of its tables."""
 
-from mdlm_leaderboard.board import ONE_STEP, Estimate, Row, Section, first_token_share, is_exact, loss
+from mdlm_leaderboard.board import Section
+from mdlm_leaderboard.columns import first_token_share, loss
+from mdlm_leaderboard.experiments import AUTOREGRESSIVE
+from mdlm_leaderboard.rows import Estimate, Row, is_exact
 from mdlm_leaderboard.scores import Who
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.parallelism import TIMES, slack_of
 from mdlm_lm_eval.results.statistics import Interval, difference
 
+_ONE_STEP = ("1", AUTOREGRESSIVE)
 _MOST_LINES = 7  # in the figure of masks
 
 
@@ -21,7 +25,7 @@ def mask_lines(section: Section) -> list[Row]:
     These are the model with the largest loss among those with adapters, and its adapters; or all models, if no adapter
     was measured.
     """
-    rows = [row for row in section.rows if row.who.steps in ONE_STEP and loss(row, section.pair)]
+    rows = [row for row in section.rows if row.who.steps in _ONE_STEP and loss(row, section.pair)]
     plain = [row for row in rows if not row.who.adapter]
     adapted = {row.id: [one for one in rows if _is_adapted(one.who, row.who)] for row in plain}
     if not any(adapted.values()):

@@ -1,6 +1,5 @@
 """Makes one table of scores from result files: every number with the row of the board that it belongs to."""
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,11 +13,12 @@ import pandas as pd
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, NO_MASKS, places_of
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
+from mdlm_lm_eval.results.deviations import CHAT_TEMPLATE, MASKS, Deviation, deviations_of
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.frame import COSTS, MASKS, rows_of, setting_of
+from mdlm_lm_eval.results.frame import COSTS, rows_of
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, leaves
 from mdlm_lm_eval.results.samples import scores_by_question
-from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, generated_group, suite_task, task_names
+from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, generated_group, task_names
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 USUAL_WORDING: dict[str, Any] = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
@@ -27,7 +27,7 @@ TOLERANCE = 1e-9  # equal means may differ by the order of float sums
 PARALLEL = "mdlm_parallel"  # the group that has ParallelBench's PB90
 BENCHMARKS = "benchmarks"  # the experiment of all tasks outside the suite
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
-_FROM_FRAME = "file task score low high n is_accuracy machine share pairs check is_one_block".split()  # noqa: SIM905
+_FROM_FRAME = "file task score low high n is_accuracy machine share pairs is_one_block".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True)
@@ -60,32 +60,40 @@ class Setting:
 class Who:
     """The identity of a row of the board: checkpoint, adapter and way of decoding.
 
-    `weights` and `adapter_weights` are digests, which distinguish checkpoints of one name ("" if unknown), and
-    `adapter_recipe` is that of the adapter's training without its seed. `other` are further settings that differ from
-    the defaults.
+    recipe: the adapter's name without its seed, "" without an adapter. seed: one of several; n_seeds: of a median.
+    weights, adapter_weights: digests, which distinguish checkpoints of one name ("" if unknown).
+    adapter_recipe: the digest of the adapter's training without its seed.
+    other: further settings that differ from the defaults.
     """
 
     model: str
-    adapter: str
+    recipe: str
     weights: str
     adapter_weights: str
     family: str
     source: str
     adapter_recipe: str = ""
+    seed: int | None = None
+    n_seeds: int = 0
     steps: str = ""
     unmasking: str = ""
-    other: tuple[str, ...] = ()
+    other: tuple[Deviation, ...] = ()
 
     @property
-    def recipe(self) -> str:
-        """The adapter without its seed or number of seeds."""
-        return re.sub(r", (seed \d+|median of \d+ seeds)$", "", self.adapter)
+    def adapter(self) -> str:
+        """The adapter's recipe with its seed, or with the number of its seeds, in words."""
+        seeds = f"median of {self.n_seeds} seeds" if self.n_seeds else ""
+        seeds = seeds if self.seed is None else f"seed {self.seed}"
+        return ", ".join(filter(None, (self.recipe, seeds)))
 
     @property
-    def decoding(self) -> tuple[str, ...]:
-        """All settings that may distinguish the row from others of its checkpoint, in words."""
-        steps = f"steps={self.steps}" if self.steps.isdecimal() else self.steps
-        return tuple(filter(None, (steps, self.unmasking and f"unmasking={self.unmasking}", *self.other)))
+    def decoding(self) -> tuple[Deviation, ...]:
+        """All settings that may distinguish the row from others of its checkpoint."""
+        steps = (
+            [Deviation("steps", self.steps, said="" if self.steps.isdecimal() else self.steps)] if self.steps else []
+        )
+        order = [Deviation("unmasking", self.unmasking)] if self.unmasking else []
+        return (*steps, *order, *self.other)
 
     def __str__(self) -> str:
         return f"{self.model} + {self.adapter}" if self.adapter else self.model
@@ -138,9 +146,7 @@ def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Score
     refused += [
         (path, "asks its few-shot tasks in different settings") for path in sorted({path for path, _ in unshown})
     ]
-    is_shown = [
-        not suite_task(one.name) or (one.file, one.name) in shown for one in table[is_benchmark].itertuples(False)
-    ]
+    is_shown = [not one.result.suite or (one.file, one.name) in shown for one in table[is_benchmark].itertuples(False)]
     return Scores(pd.concat([table[~is_benchmark & ~partial], table[is_benchmark][is_shown]]), by_path, tuple(refused))
 
 
@@ -154,7 +160,7 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
             raise UnusableFile(
                 f"answers {result.n_questions} of {result.n_original} questions of {result.name!r} without a --limit"
             )
-    suites = {name: task for name in file.tasks if (task := suite_task(name))}
+    suites = {name: result.suite for name, result in file.tasks.items() if result.suite}
     counted = all({"masks", "asked_masks"} <= file.tasks[name].effective.keys() for name in suites)
     if suites and not counted and file.model_kind not in autoregressive_kinds():
         how = "; settings must state n_masks" if file.server else ""
@@ -194,7 +200,8 @@ def who_of(file: ResultFile) -> Who:
     is_autoregressive = not file.mdlm and file.model_kind in autoregressive_kinds()
     return Who(
         model=file.model,
-        adapter=file.adapter or "",
+        recipe=file.trained.recipe,
+        seed=file.trained.seed,
         weights=str(file.mdlm.get("weights") or ""),
         adapter_weights=str(file.mdlm.get("adapter_weights") or ""),
         adapter_recipe=str(file.mdlm.get("adapter_recipe") or ""),
@@ -203,9 +210,9 @@ def who_of(file: ResultFile) -> Who:
     )
 
 
-def _line(row: Mapping[str, Any], **place: Any) -> dict[str, Any]:
+def _line(row: Mapping[str, Any], check: Mapping[str, Any] | None, **place: Any) -> dict[str, Any]:
     """A line of the table of scores: some facts of `row`, which is a row of `rows_of`, and the score's place."""
-    facts = {name: row[name] for name in (*_FROM_FRAME, *COSTS)} | {"row": row}
+    facts = {name: row[name] for name in (*_FROM_FRAME, *COSTS)} | {"row": row, "check": check}
     return facts | dict.fromkeys(("note", "bound", "tokens_per_evaluation")) | place
 
 
@@ -222,20 +229,21 @@ def _suite_lines(file: ResultFile, row: Mapping[str, Any], task: SuiteTask) -> I
     setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
     of_task = {"name": result.name, "task": task.task, "result": result, "who": _suite_who(file, result, task)}
     for name, (series, x) in places_of(task, masks, ratio, fillers).items():
-        yield _line(row, **of_task, experiment=name, setting=setting, series=series, x=x)
+        yield _line(row, file.mdlm.get("check"), **of_task, experiment=name, setting=setting, series=series, x=x)
 
 
 def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
     """The row of a score of the suite. With one step, it has no `unmasking`: there is no order to choose."""
     who, without = who_of(file), MASKS | {"steps", "steps_per_block", "unmasking"}
-    other = [word for word in setting_of(file, result, without=without) if word != "chat template"]
+    other = [one for one in deviations_of(file, result, without=without) if one.name != CHAT_TEMPLATE]
     if not file.mdlm:
         return replace(who, steps=AUTOREGRESSIVE, other=tuple(other))
     options, masks = result.options, result.effective["masks"][1]
     if not task.is_open_ended and masks > 1:
-        other.append(f"{masks - 1} masks after the text")
+        other.append(Deviation("masks_after", str(masks - 1), said=f"{masks - 1} masks after the text"))
     if options.get("n_fillers") and (not task.is_slot or options.get("filler") != "."):
-        other.append(f"{options['n_fillers']} fillers {options.get('filler')!r}")
+        said = f"{options['n_fillers']} fillers {options.get('filler')!r}"
+        other.append(Deviation("n_fillers", str(options["n_fillers"]), said=said))
     steps = _steps(result, is_one_mask=not task.is_open_ended)
     order = options.get("unmasking") or UNKNOWN
     return replace(who, steps=steps, unmasking="" if steps == "1" or order == UNKNOWN else order, other=tuple(other))
@@ -263,7 +271,9 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
     Generated groups have tables of their own, with all their tasks.
     """
     result = {**file.tasks, **file.group_results}[row["task"]]
-    of_suite = any(map(suite_task, file.groups.get(result.name, [result.name])))
+    of_suite = any(
+        name in file.tasks and file.tasks[name].suite for name in file.groups.get(result.name, [result.name])
+    )
     group, is_bound = generated_group(result.name), row["metric"].startswith("bound_")
     if result.name not in partial if of_suite else is_bound if group else row["group"]:
         return
@@ -280,6 +290,7 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
     counts = {"prompts cut off": cut, "unfinished": unfinished, "end at once": at_once}
     yield _line(
         row,
+        file.mdlm.get("check"),
         experiment=BENCHMARKS,
         series="",
         x=f"{short} v{result.version} ({metric}, {', '.join(prompts)})",
@@ -289,7 +300,7 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
             group=group,
             at_own_lengths=result.longer_continuations > 0,
         ),
-        who=replace(who_of(file), other=tuple(setting_of(file, result))),
+        who=replace(who_of(file), other=tuple(deviations_of(file, result))),
         name=result.name,
         result=result,
         note=", ".join(f"{n} {words}" for words, n in counts.items() if n),
@@ -334,7 +345,8 @@ def _with_names(table: pd.DataFrame) -> pd.DataFrame:
         model = f" ({one.weights[:7]})" if one.weights and n_models[one.model] > 1 else ""
         has_others = one.adapter_weights and n_adapters[one.model, one.adapter] > 1
         adapter = f" ({one.adapter_weights[:7]})" if has_others else ""
-        names[one] = replace(one, model=one.model + model, adapter=one.adapter + adapter)
+        same = replace(one, model=one.model + model)
+        names[one] = replace(same, recipe=one.adapter + adapter, seed=None) if adapter else same
     return table.assign(who=[names[one] for one in table["who"]])
 
 
@@ -351,7 +363,7 @@ def command_of(file: ResultFile) -> str:
         "tasks": ",".join([*outermost, *(task for task in file.tasks if task not in inside)]),
         "gen_kwargs": file.gen_kwargs,
     }
-    if suite_task(first.name):
+    if first.suite:
         given = {name: first.metadata.get(name, standard) for name, standard in DEFAULT_SETTINGS.items()}
         flags["metadata"] = [f"{name}={value}" for name, value in given.items() if value != DEFAULT_SETTINGS[name]]
     elif len({task.shots for task in file.tasks.values()}) == 1:

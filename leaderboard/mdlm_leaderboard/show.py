@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from mdlm_lm_eval.results.decomposition import said_of
-from mdlm_lm_eval.results.frame import benchmarks, rows_of, setting_of
+from mdlm_lm_eval.results.deviations import CHAT_TEMPLATE, deviations_of
+from mdlm_lm_eval.results.frame import benchmarks, rows_of
 from mdlm_lm_eval.results.in_words import (
     audit_in_words,
     check_in_words,
@@ -71,8 +72,8 @@ def _settings(file: ResultFile) -> str:
     cache = None if first.cache == UNKNOWN else first.cache
     closed = {"endings": {"thinking_closed": sum(one.endings.get("thinking_closed", 0) for one in file.tasks.values())}}
     words = settings_in_words([{**first.effective, "cache": cache, **closed}], file.chat_template)
-    said = {"n_masks", "steps", "cache", "chat template"} | {"block_length"} & first.effective.keys()
-    words += [word for word in setting_of(file, first) if word.partition("=")[0] not in said]
+    said = {"n_masks", "steps", "cache", CHAT_TEMPLATE} | {"block_length"} & first.effective.keys()
+    words += [str(one) for one in deviations_of(file, first) if one.name not in said]
     if cut := sum(task.truncated_prompts for task in file.tasks.values()):
         words.append(f"{cut} prompts cut off")
     words[:0] = [f"served by {file.served_by}"] if file.server else []

@@ -7,7 +7,7 @@ from statistics import fmean
 from mdlm_leaderboard.scores import TOLERANCE, file_scores
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, read_result_file
-from mdlm_lm_eval.results.suite import current_version, suite_task, task_names
+from mdlm_lm_eval.results.suite import current_version, task_names
 from mdlm_lm_eval.tasks import questions, rule_sets
 
 # Records of `--model mdlm` that others need to repeat a run and to distinguish checkpoints.
@@ -33,7 +33,7 @@ def _problems(file: ResultFile) -> Iterator[str]:
         yield "names no model; run it with --model_args pretrained=..."
     by_group: dict[str, dict[str, TaskResult]] = {}
     for result in file.tasks.values():
-        if task := suite_task(result.name):
+        if task := result.suite:
             by_group.setdefault(task.group, {})[task.task] = result
     for name in () if not file.mdlm else _OF_SERVER if file.server else _RECORDED:
         if not file.mdlm.get(name) and (by_group or name != "task_suite"):

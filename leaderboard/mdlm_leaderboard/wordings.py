@@ -96,7 +96,7 @@ def _by_template(table: pd.DataFrame) -> pd.DataFrame:
     who: list[Who] = [*dict.fromkeys(table["who"])]
     decodings = [one.decoding for one in who]
     words = without_shared(decodings) if len(who) > 1 else decodings
-    names = {one: ", ".join([str(one), *own]) for one, own in zip(who, words, strict=True)}
+    names = {one: ", ".join([str(one), *map(str, own)]) for one, own in zip(who, words, strict=True)}
     by_template = table.groupby([table["who"].map(names), "template"], sort=False)["score"].mean() * 100
     scores = by_template.unstack().sort_index(axis=1)
     return scores.loc[scores.mean(axis=1).sort_values(ascending=False).index]

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdlm_lm_eval.results.decomposition import SHARES
+from mdlm_lm_eval.results.deviations import MASKS, deviations_of
 from mdlm_lm_eval.results.files import UnusableFile, check_inside, read_json, write_whole
-from mdlm_lm_eval.results.frame import MASKS, read_folder, setting_of
+from mdlm_lm_eval.results.frame import read_folder
 from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.recorded import ANALYSIS, LOOKS, PLAN, check_types
@@ -190,7 +191,7 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
     models: dict[tuple[Any, ...], Model] = {}
     beside: list[ResultFile] = []
     for file in files:
-        suites = {name: task for name in file.tasks if (task := suite_task(name))}
+        suites = {name: result.suite for name, result in file.tasks.items() if result.suite}
         if cut := [result.name for result in file.tasks.values() if result.truncated_prompts]:
             refused[file.path] = f"lost examples of prompts that do not fit into the model's context ({cut[0]})"
         elif suites:
@@ -282,7 +283,7 @@ def _name(models: Iterable[Model]) -> None:
 def _who(file: ResultFile, result: TaskResult) -> tuple[Any, ...]:
     """Name, adapter, digests of both, and setting of the model that made a file."""
     record = file.mdlm or _settings_of_cell(file.config)
-    setting = tuple(setting_of(file, result, without=_IN_CONDITION))
+    setting = tuple(map(str, deviations_of(file, result, without=_IN_CONDITION)))
     return file.model, file.adapter or "", record.get("weights"), record.get("adapter_weights"), setting
 
 

@@ -2,34 +2,24 @@
 
 import math
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
-from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
-from mdlm_lm_eval.declared import defaults_of, silent_names
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.decomposition import decomposition_of
+from mdlm_lm_eval.results.deviations import MASKS, deviations_of, in_words
 from mdlm_lm_eval.results.files import UnusableFile, check_inside
-from mdlm_lm_eval.results.in_words import check_in_words, longer_in_words
+from mdlm_lm_eval.results.in_words import check_in_words
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.recorded import LARGEST
-from mdlm_lm_eval.results.result_file import (
-    OLD_SAMPLER,
-    UNKNOWN,
-    ResultFile,
-    TaskResult,
-    find_result_files,
-    read_result_file,
-)
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, read_result_file
 from mdlm_lm_eval.results.samples import Answer, pair_accuracies, scores_by_question
 from mdlm_lm_eval.results.statistics import Score, mean_of_tasks, score_of_sets, score_of_tasks
-from mdlm_lm_eval.results.suite import SUITE_METRIC, suite_task
+from mdlm_lm_eval.results.suite import SUITE_METRIC
 
-# Options that set the number of masks or fillers: they are axes of figures, and no part of `setting_without_masks`.
-MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
 # The costs of answers, and their heads in tables. Positions are those that went through the layers, per token of the
 # answer: unlike passes they credit caches, and unlike seconds they are the same on every machine.
 COSTS = {
@@ -72,15 +62,6 @@ SHORT = (
     "file",
 )
 _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
-# Model arguments that change no score, or that have a column of their own.
-_SILENT_ARGUMENTS = frozenset(
-    "audit backend base_url batch_size cache_audit cache_dir data_parallel_size device device_map "  # noqa: SIM905
-    "device_map_option dtype engine engine_version force_download gpu_memory_utilization local_files_only "
-    "low_cpu_mem_usage max_batch_size max_concurrent max_cpu_memory max_memory max_memory_per_gpu max_retries model "
-    "num_concurrent offload_folder parallelize path peft plugins preset pretrained revision settings "
-    "tensor_parallel_size timeout tokenizer_backend trust_remote_code use_fast_tokenizer use_safetensors "
-    "verify_certificate".split()
-)
 
 
 def load(folder: str | Path, columns: Literal["short", "all"] = "short") -> pd.DataFrame:
@@ -166,8 +147,8 @@ def rows_of(
     parent = {member: group for group in file.group_results for member in file.groups[group]}
     for result in [*file.tasks.values(), *file.group_results.values()]:
         low, high = result.effective.get("asked_masks", (None, None))
-        known, setting = suite_task(result.name), setting_of(file, result)
-        has_guest = any(is_guest(word) for word in setting)
+        setting = deviations_of(file, result)
+        has_guest = any(one.is_guest for one in setting)
         fewshot = {key: value for key, value in result.metadata.items() if key.startswith("fewshot_")}
         of_task = {
             "task": result.name,
@@ -177,11 +158,12 @@ def rows_of(
             **{name: getattr(result, name) for name in ("version", "shots", "truncated_prompts")},
             "fewshot_seed": result.metadata.get("fewshot_seed", file.config.get("fewshot_seed")),
             "masks": low if low == high else None,
-            "setting": ", ".join(setting),
-            "setting_without_masks": ", ".join(setting_of(file, result, without=MASKS)),
+            "setting": in_words(setting),
+            "settings": tuple(map(str, setting)),
+            "settings_without_masks": tuple(map(str, deviations_of(file, result, without=MASKS))),
             "is_guest": has_guest,
             "is_one_block": _is_one_block(result) and not has_guest,
-            "pairs": pairs.get(known.group if known else result.name, (None, 0))[0],
+            "pairs": pairs.get(result.suite.group if result.suite else result.name, (None, 0))[0],
             **_costs(result.cost),
         }
         for metric, score in result.metrics.items():
@@ -239,15 +221,15 @@ def _share(
     if name in file.groups:
         tasks = file.tasks_of(result)
         shares = [_share(file, task, metric, answers) if metric in task.metrics else None for task in tasks]
-        found = [one for one in shares if one and (one.parts or suite_task(tasks[0].name))]
+        found = [one for one in shares if one and (one.parts or tasks[0].suite)]
         known = mean_of_tasks(found) if len(found) == len(tasks) else None
     elif asked and all(0 <= score <= 1 for _, score in asked):
         known = score_of_sets({name: asked}, result.repeats)
-    elif metric == SUITE_METRIC and suite_task(name) and (first := decomposition_of([result], ["decoded"])):
+    elif metric == SUITE_METRIC and result.suite and (first := decomposition_of([result], ["decoded"])):
         known = first.shares.get("decoded")
     if known and math.isclose(known.mean, result.metrics[metric], rel_tol=1e-6, abs_tol=1e-9):
         return known
-    if metric == SUITE_METRIC and suite_task(name):
+    if metric == SUITE_METRIC and result.suite:
         return score_of_tasks([result.metrics[metric]], [result.n_questions])
     return result.share(metric)
 
@@ -256,75 +238,3 @@ def _is_one_block(result: TaskResult) -> bool:
     """Whether blocks with full attention had at least as many tokens as any canvas had masks."""
     length, (_, masks) = result.options.get("block_length"), result.effective.get("masks", (0, 0))
     return isinstance(length, int) and 0 < masks <= length and "masks_in_block" not in result.effective
-
-
-def is_guest(word: str) -> bool:
-    """Whether a setting, in the words of `setting_of`, names a function of others."""
-    return "(guest, " in word
-
-
-def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str] = ()) -> list[str]:
-    """The settings of a task's run that differ from the defaults, as `name=value`: options, loading, chat template.
-
-    `without` are options that are left out. Options that this version does not know are named, too.
-    """
-    revision, words = (file.mdlm or file.model_args).get("revision"), _options_in_words(file, result, without)
-    words += [f"revision={revision}"] if revision not in (None, "", "main") else []
-    words += [file.dtype] if file.dtype else []
-    in_columns = {*defaults_of(DecodingOptions), *defaults_of(LikelihoodOptions), *silent_names(), OLD_SAMPLER}
-    silent = _SILENT_ARGUMENTS | in_columns | result.options.keys()  # those of plug-ins, too
-    words += [f"{name}={value}" for name, value in sorted(file.model_args.items()) if name not in silent]
-    words += [f"system instruction {file.system_instruction!r}"] if file.system_instruction else []
-    words = [_with_digest(file, word) for word in words]
-    family = f"family={file.mdlm.get('family')}"
-    words += [marked] if (marked := _with_digest(file, family)) != family else []
-    return words + (["chat template"] if file.chat_template else [])
-
-
-def _with_digest(file: ResultFile, word: str) -> str:
-    """A setting, followed by the digest of the file that registered its name: different plug-ins may share a name."""
-    for plugin in file.mdlm.get("plugins", ()):
-        if {word, word.partition("=")[0]} & {*plugin["registers"]}:
-            guest = "guest, " if plugin.get("guest") else ""
-            return f"{word} ({guest}{plugin['name']} {str(plugin['sha256'])[:8]})"
-    return word
-
-
-def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[str]) -> list[str]:
-    options, drop = dict(result.options), {*without, *silent_names(), "seed"}
-    explicit = {*file.gen_kwargs, *file.mdlm.get("explicit_options", ())}
-    if result.config.get("output_type") == "generate_until":
-        defaults = defaults_of(DecodingOptions)
-        # The default of a block-diffusion model is its own block length.
-        if {"masks_in_block", "block_length"} <= result.effective.keys():
-            options["block_length"] = result.effective["block_length"][1]
-        draws = bool(options.get("temperature")) or options.get("unmasking") == "random"
-        drop |= set() if "max_gen_toks" in explicit else {"max_gen_toks"}
-        drop |= set() if options.get("n_fillers") else {"filler"}
-    else:
-        defaults, draws = defaults_of(LikelihoodOptions), options.get("likelihood") in ("auto", "mc")
-        # Whether greedy decoding gives the continuation is a score only if there is one continuation.
-        drop |= {"check_greedy"} if result.config.get("output_type") == "multiple_choice" else set()
-    # The same order for files of every version.
-    ordered = {
-        name: options[name] for name in [*defaults, *sorted(options.keys() - defaults.keys())] if name in options
-    }
-    words = [
-        f"{name}={value}"
-        for name, value in ordered.items()
-        if name not in drop and value not in (UNKNOWN, defaults.get(name)) and (value or defaults.get(name))
-    ]
-    n_unknown = sum(value == UNKNOWN for value in result.options.values())
-    words += [f"{n_unknown} settings unknown"] if n_unknown else []
-    words += [longer_in_words(result.longer_continuations)] if result.longer_continuations else []
-    words += [f"repeats={result.repeats}"] if result.repeats > 1 else []
-    place = result.metadata.get("query_position", "trailing")
-    words += [f"query_position={place}"] if place != "trailing" else []
-    seed = options.get("seed", UNKNOWN)
-    words += [f"seed={seed}"] if draws and seed not in (UNKNOWN, LM_EVAL_SEEDS[-1]) else []
-    generation = result.config.get("generation_kwargs") or {}
-    if not file.mdlm and generation.get("do_sample"):
-        words.append(f"temperature={generation.get('temperature')}")
-    in_columns = {*defaults_of(DecodingOptions), OLD_SAMPLER, "do_sample"}
-    typed = {name: value for name, value in file.gen_kwargs.items() if name not in in_columns}
-    return words + [f"{name}={value}" for name, value in typed.items()]

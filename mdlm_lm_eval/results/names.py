@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from yaml import YAMLError
 
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
+
+T = TypeVar("T")
 
 
 def model_name(pretrained: str | None) -> str:
@@ -71,7 +73,7 @@ def named(wanted: str, names: Iterable[str]) -> str | None:
     return min(found, key=lambda name: len(words[name]), default=None)
 
 
-def without_shared(words: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Several lists of words, each without the words that all of them have."""
+def without_shared(words: Sequence[Sequence[T]]) -> list[list[T]]:
+    """Several lists of words or settings, each without those that all of them have."""
     shared = set.intersection(*map(set, words))
     return [[word for word in own if word not in shared] for own in words]

@@ -22,7 +22,7 @@ from mdlm_lm_eval.results.frame import CHECKPOINT, COSTS, TABLE, benchmarks, loa
 from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.parallelism import SPEEDS, Setting, marks, measure_of_speed, slack_of, speed_of
 
-_WHO = [*CHECKPOINT, "setting_without_masks"]
+_WHO = [*CHECKPOINT, "settings_without_masks"]
 _MOST_PANELS, _MOST_BANDS, _MOST_NUMBERED = 4, 3, 14
 _LABEL, _HALF = 48, 31  # characters of a line in a legend with one column, and with two
 _TITLE = 42  # characters of a line of a panel's title
@@ -124,7 +124,7 @@ def frontier(
 
 
 def _labels(frame: pd.DataFrame, column: str) -> list[str]:
-    """The model and adapter of each row, and the parts of `column` in which the rows differ, in words.
+    """The model and adapter of each row, and the settings of `column` in which the rows differ, in words.
 
     Names that several weights share have their digests.
     """
@@ -133,8 +133,7 @@ def _labels(frame: pd.DataFrame, column: str) -> list[str]:
         shared = frame.groupby(name)[digest].transform("nunique") > 1
         own = frame[name].fillna("") + (" (" + frame[digest].fillna("").astype(str).str[:7] + ")").where(shared, "")
         names.append(own)
-    words = [[word for word in setting.split(", ") if word] for setting in frame[column].fillna("")]
-    rows = zip(*names, without_shared(words), strict=True)
+    rows = zip(*names, without_shared([*frame[column]]), strict=True)
     return [", ".join([" + ".join(filter(None, (model, adapter))), *own]) for model, adapter, own in rows]
 
 
@@ -161,7 +160,7 @@ def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], lab
 
 def _draw_masks(axes: Axes, rows: pd.DataFrame) -> None:
     lines = rows.groupby(_WHO, dropna=False, sort=False)
-    labels = _labels(rows.drop_duplicates(_WHO), "setting_without_masks")
+    labels = _labels(rows.drop_duplicates(_WHO), "settings_without_masks")
     for (_, line), label, colour, marker in zip(lines, labels, COLOURS, MARKERS, strict=False):
         line = line.sort_values("masks")
         axes.plot(line["masks"], line["score"], color=colour, marker=marker, label=label)
@@ -191,7 +190,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
         line, style = own[found[own.index].isin(["on", "hollow"])].sort_values(cost), "-" if is_exact else "--"
         colour = colours[named[own.index[0]]]
         axes.plot(line[cost], line["score"], color=colour, linestyle=style, linewidth=0.9, zorder=1)
-    handles, places, labels = [], {}, _labels(rows, "setting")
+    handles, places, labels = [], {}, _labels(rows, "settings")
     kinds = exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*")
     for n, (index, row) in enumerate(rows.iterrows(), start=1):
         mark = found[index]

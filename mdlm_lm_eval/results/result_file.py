@@ -6,22 +6,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from mdlm_lm_eval.results import old_files
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.recorded import LARGEST, RECORDED, Ranges, check_types
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.statistics import Interval, Score, answers_in
-from mdlm_lm_eval.results.suite import SUITE_METRIC, suite_task
+from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, suite_task
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
-OLD_SAMPLER = "remasking"  # the name of `sampler` in version 0.3, whose "none" is "auto" now
 
 # Files that `mdlm-sweep` and reports write beside results.
 OTHER_FILES = frozenset(
@@ -70,6 +71,11 @@ class TaskResult:
     longer_continuations: int
     first_token: Mapping[str, Any]
     endings: Mapping[str, int]
+
+    @cached_property
+    def suite(self) -> SuiteTask | None:
+        """The task of the few-shot suite that this is; None for any other."""
+        return suite_task(self.name)
 
     @property
     def repeats(self) -> int:
@@ -154,6 +160,11 @@ class ResultFile:
         """The groups with a score and the tasks that are inside no other group with a score."""
         inside = {member for group in self.group_results for member in self.groups[group]}
         return [one for one in (*self.group_results.values(), *self.tasks.values()) if one.name not in inside]
+
+    @property
+    def trained(self) -> old_files.Adapter:
+        """Recipe and seed of the adapter; an empty recipe without one."""
+        return old_files.adapter_of(self.adapter or "")
 
     @property
     def server(self) -> Mapping[str, Any]:
@@ -276,11 +287,7 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
     settings = [one["options"] for one in mdlm.get("settings", ()) if name in one["tasks"]]
     if mdlm and not settings:
         raise UnusableFile(f"states no settings of {name!r}")
-    options = dict(settings[0]) if settings else {}
-    if OLD_SAMPLER in options:
-        before = options.pop(OLD_SAMPLER)
-        options["sampler"] = "auto" if before == "none" else before
-    options.pop("drafts", None)  # of states between 0.3 and 0.4, which changed no answer
+    options = old_files.options_of(settings[0]) if settings else {}
     requests = {"requests": recorded["requests"]} if "requests" in recorded else {}
     metrics = _metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {}))
     score = metrics["metrics"].get(SUITE_METRIC, 0)

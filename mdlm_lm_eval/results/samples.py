@@ -103,7 +103,9 @@ def read_answers(file: ResultFile, unread: list[str] | None = None, cluster: str
     paths = samples_paths(file.place, file.tasks)
     for name, path in paths.items():
         try:
-            by_metric = read_scores(path, cluster or file.tasks[name].cluster, of_suite=suite_task(name) is not None)
+            by_metric = read_scores(
+                path, cluster or file.tasks[name].cluster, of_suite=file.tasks[name].suite is not None
+            )
         except UnusableFile as error:
             if unread is not None:
                 unread.append(str(error))

@@ -12,8 +12,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mdlm_leaderboard.board import Board, Estimate, Row, Section, at_most, change, first_token_share
+from mdlm_leaderboard.board import Board, Section
+from mdlm_leaderboard.columns import change, first_token_share
 from mdlm_leaderboard.experiments import BY_NAME
+from mdlm_leaderboard.ranking import at_most
+from mdlm_leaderboard.rows import Estimate, Row
 from mdlm_leaderboard.scores import command_of
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words

@@ -1,0 +1,73 @@
+"""Ranks of rows by their scores, and the speeds and marks of ways of decoding."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mdlm_leaderboard.experiments import NO_MASKS
+from mdlm_leaderboard.rows import Estimate, Row, is_exact
+from mdlm_leaderboard.scores import BENCHMARKS
+from mdlm_lm_eval.options import PARALLEL_RULES
+from mdlm_lm_eval.results import parallelism
+from mdlm_lm_eval.results.deviations import Deviation
+from mdlm_lm_eval.results.statistics import comparisons, holm
+
+QUALITIES = (90, 95)  # percent, of ParallelBench
+# Options that set the number of steps: rows that differ only in these are one curve of accuracy against speed.
+_PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
+
+
+def at_most(row: Row, pair: tuple[int, int]) -> Estimate | None:
+    """The estimate by which a row of the suite is ranked; None if it has none."""
+    curve = row.curve("masks")
+    return curve.get(pair[1], curve.get(NO_MASKS))
+
+
+def ranked(rows: Iterable[Row], at: Callable[[Row], Estimate | None]) -> tuple[Row, ...]:
+    """The rows by accuracy, with ranks: one more than the number of significantly better rows (Holm)."""
+    found = [(row, at(row)) for row in rows]
+    found.sort(key=lambda pair: -pair[1].mean if pair[1] and pair[1].is_accuracy else 1.0)
+    scored = [(n, one.score) for n, (_, one) in enumerate(found) if one and one.score]
+    ordered = [row for row, _ in found]
+    if not scored:
+        return tuple(ordered)
+    pairs = np.triu_indices(len(scored), 1)
+    differs = holm(comparisons([score for _, score in scored])[pairs])
+    ranks = 1 + np.bincount(pairs[1][differs], minlength=len(scored))  # the first of a pair is better
+    for (n, _), rank in zip(scored, ranks, strict=True):
+        ordered[n] = replace(ordered[n], rank=f"{rank}{'=' if sum(ranks == rank) > 1 else ''}")
+    return tuple(ordered)
+
+
+def with_speeds(among: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """The rows of benchmarks with their speeds, marks and PB90; settings of one checkpoint are compared."""
+    found = {row.id: dict(row.benchmarks) for row in among}
+    for name in names:
+        rows = [row for row in among if name in row.benchmarks and row.benchmarks[name].is_accuracy]
+        costs, machines = ([getattr(row.benchmarks[name], of) for row in rows] for of in ("costs", "machine"))
+        by = parallelism.measure_of_speed(costs, is_one_machine=len({*machines}) == 1)
+        ways: dict[Any, dict[str, parallelism.Point]] = {}  # settings of one curve of score by tokens per evaluation
+        for row in rows:
+            if tokens := row.benchmarks[name].tokens_per_evaluation:
+                ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * row.benchmarks[name].mean
+        for way in (way for way in ways.values() if len(way) > 1):
+            pb = {quality: parallelism.parallel_bench([*way.values()], quality) for quality in QUALITIES}
+            for id in way:
+                found[id][name] = replace(found[id][name], parallel_bench=pb)
+        if by is None:
+            continue
+        n_settings, settings = Counter(str(row.who) for row in rows), {}
+        for row in (row for row in rows if n_settings[str(row.who)] > 1):
+            one, frontier = row.benchmarks[name], (str(row.who), is_exact(row))
+            speed, slack = parallelism.speed_of(one.costs[by] or 0, by), parallelism.slack_of(by)
+            settings[row.id] = parallelism.Setting(speed, one.mean, one.score, frontier, slack)
+        for (id, setting), mark in zip(settings.items(), parallelism.marks([*settings.values()]), strict=True):
+            found[id][name] = replace(found[id][name], speed=setting.speed, speed_by=by, mark=mark)
+    return [replace(row, curves={(BENCHMARKS, ""): found[row.id]}) for row in among]
+
+
+def _way(row: Row) -> tuple[Deviation, ...]:
+    return tuple(one for one in row.who.other if one.name not in _PACE)

@@ -1,0 +1,128 @@
+"""The settings of a run that differ from their defaults, as fields. `str` puts one into words."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
+from mdlm_lm_eval.declared import defaults_of, silent_names
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.results.in_words import longer_in_words
+from mdlm_lm_eval.results.old_files import OLD_SAMPLER
+from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult
+
+# Options that set the number of masks or fillers: they are axes of figures, and identify no setting there.
+MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
+CHAT_TEMPLATE = "chat_template"
+# Model arguments that change no score, or that have a column of their own.
+_SILENT_ARGUMENTS = frozenset(
+    "audit backend base_url batch_size cache_audit cache_dir data_parallel_size device device_map "  # noqa: SIM905
+    "device_map_option dtype engine engine_version force_download gpu_memory_utilization local_files_only "
+    "low_cpu_mem_usage max_batch_size max_concurrent max_cpu_memory max_memory max_memory_per_gpu max_retries model "
+    "num_concurrent offload_folder parallelize path peft plugins preset pretrained revision settings "
+    "tensor_parallel_size timeout tokenizer_backend trust_remote_code use_fast_tokenizer use_safetensors "
+    "verify_certificate".split()
+)
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A setting that differs from its default.
+
+    said: its words, if they are not name=value.
+    origin: name and digest of the file of others that registered it, as different plug-ins may share a name.
+    is_guest: whether it names a function of others.
+    """
+
+    name: str
+    value: str
+    said: str = ""
+    origin: str = ""
+    is_guest: bool = False
+
+    def __str__(self) -> str:
+        origin = f" ({'guest, ' if self.is_guest else ''}{self.origin})" if self.origin else ""
+        return (self.said or f"{self.name}={self.value}") + origin
+
+
+def in_words(deviations: Iterable[Deviation]) -> str:
+    """Several settings, with commas between them."""
+    return ", ".join(map(str, deviations))
+
+
+def deviations_of(file: ResultFile, result: TaskResult, *, without: Collection[str] = ()) -> list[Deviation]:
+    """The settings of a task's run that differ from the defaults: options, loading, chat template.
+
+    `without` are options that are left out. Options that this version does not know are named, too.
+    """
+    revision = (file.mdlm or file.model_args).get("revision")
+    found = [*_of_options(file, result, without), *_of_task(result), *_drawn(file, result)]
+    found += [] if revision in (None, "", "main") else [Deviation("revision", revision)]
+    found += [Deviation("dtype", file.dtype, said=file.dtype)] if file.dtype else []
+    in_columns = {*defaults_of(DecodingOptions), *defaults_of(LikelihoodOptions), *silent_names(), OLD_SAMPLER}
+    silent = _SILENT_ARGUMENTS | in_columns | result.options.keys()  # those of plug-ins, too
+    found += [Deviation(name, str(value)) for name, value in sorted(file.model_args.items()) if name not in silent]
+    if file.system_instruction:
+        said = f"system instruction {file.system_instruction!r}"
+        found.append(Deviation("system_instruction", file.system_instruction, said=said))
+    found = [_with_origin(file, one) for one in found]
+    family = _with_origin(file, Deviation("family", str(file.mdlm.get("family"))))
+    found += [family] if family.origin else []
+    return found + ([Deviation(CHAT_TEMPLATE, "true", said="chat template")] if file.chat_template else [])
+
+
+def _with_origin(file: ResultFile, one: Deviation) -> Deviation:
+    for plugin in file.mdlm.get("plugins", ()):
+        if {str(one), one.name} & {*plugin["registers"]}:
+            origin = f"{plugin['name']} {str(plugin['sha256'])[:8]}"
+            return replace(one, origin=origin, is_guest=bool(plugin.get("guest")))
+    return one
+
+
+def _of_options(file: ResultFile, result: TaskResult, without: Collection[str]) -> Iterator[Deviation]:
+    """The options in effect, in the same order for files of every version; and how many are unknown."""
+    options, drop = dict(result.options), {*without, *silent_names(), "seed"}
+    if result.config.get("output_type") == "generate_until":
+        defaults = defaults_of(DecodingOptions)
+        # The default of a block-diffusion model is its own block length.
+        if {"masks_in_block", "block_length"} <= result.effective.keys():
+            options["block_length"] = result.effective["block_length"][1]
+        is_asked = "max_gen_toks" in {*file.gen_kwargs, *file.mdlm.get("explicit_options", ())}
+        drop |= set() if is_asked else {"max_gen_toks"}
+        drop |= set() if options.get("n_fillers") else {"filler"}
+    else:
+        defaults = defaults_of(LikelihoodOptions)
+        # Whether greedy decoding gives the continuation is a score only if there is one continuation.
+        drop |= {"check_greedy"} if result.config.get("output_type") == "multiple_choice" else set()
+    for name in [*defaults, *sorted(options.keys() - defaults.keys())]:
+        value, default = options.get(name), defaults.get(name)
+        if name not in drop and name in options and value not in (UNKNOWN, default) and (value or default):
+            yield Deviation(name, str(value))
+    if n_unknown := sum(value == UNKNOWN for value in result.options.values()):
+        yield Deviation(UNKNOWN, str(n_unknown), said=f"{n_unknown} settings unknown")
+
+
+def _of_task(result: TaskResult) -> Iterator[Deviation]:
+    if n := result.longer_continuations:
+        yield Deviation("longer_continuations", str(n), said=longer_in_words(n))
+    if result.repeats > 1:
+        yield Deviation("repeats", str(result.repeats))
+    if (place := result.metadata.get("query_position", "trailing")) != "trailing":
+        yield Deviation("query_position", str(place))
+
+
+def _drawn(file: ResultFile, result: TaskResult) -> Iterator[Deviation]:
+    """The seed, if anything is drawn, and generation settings that no option of ours says."""
+    options: Mapping[str, Any] = result.options
+    if result.config.get("output_type") == "generate_until":
+        draws = bool(options.get("temperature")) or options.get("unmasking") == "random"
+    else:
+        draws = options.get("likelihood") in ("auto", "mc")
+    seed = options.get("seed", UNKNOWN)
+    if draws and seed not in (UNKNOWN, LM_EVAL_SEEDS[-1]):
+        yield Deviation("seed", str(seed))
+    generation = result.config.get("generation_kwargs") or {}
+    if not file.mdlm and generation.get("do_sample"):
+        yield Deviation("temperature", str(generation.get("temperature")))
+    in_columns = {*defaults_of(DecodingOptions), OLD_SAMPLER, "do_sample"}
+    yield from (Deviation(name, str(value)) for name, value in file.gen_kwargs.items() if name not in in_columns)
