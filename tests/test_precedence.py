@@ -6,6 +6,7 @@ import pytest
 from transformers import PretrainedConfig
 
 from mdlm_lm_eval import checkpoints, families
+from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.resolve import Settings, resolve
 from tests.conftest import data, tiny_model
@@ -35,7 +36,7 @@ def test_what_is_typed_drops_what_it_excludes(
     """`effect` are the options in effect that what is typed touches."""
     config = config_of(family)
     settings = resolved(config, typed, preset)
-    wanted = DecodingOptions(**(typed | effect)).as_dict().items()
+    wanted = way_of(DecodingOptions(**(typed | effect))).options.as_dict().items()
     expected = {name: value for name, value in wanted if name in typed | effect}
     assert expected.items() <= settings.decoding.as_dict().items()
     assert typed.keys() <= settings.explicit
