@@ -483,11 +483,6 @@ class MDLMServer(LocalCompletionsAPI):
         self.start_record()
         return {"mdlm": model | run}
 
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Returns the text of a conversation. Raises OptionError for a template without an end."""
-        with checkpoints.ending_templates(self.pretrained):
-            return str(super().apply_chat_template(chat_history, add_generation_prompt))
-
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Takes lm-eval's request cache. Raises OptionError if another server or other settings filled it."""
         if cache_hook.dbdict is not None:

@@ -16,7 +16,6 @@ from filelock import FileLock
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaForCausalLM
 
-from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.results import load
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import difference
@@ -25,7 +24,6 @@ from mdlm_lm_eval.sweep.__main__ import main
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.status import table
 from tests.commands import run
-from tests.conftest import LM_EVAL_05
 from tests.leaderboard_files import result_file
 
 TIMES = ("pretty_env_info", "date", "total_evaluation_time_seconds", "git_hash", "start_time", "end_time")
@@ -314,28 +312,6 @@ def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_
         assert result["config"]["mdlm_sweep"]["settings"]["weights"]
 
 
-@pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 has no TrackioLogger")
-def test_cells_are_sent_to_trackio(
-    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By lm-eval's own logger, each as a run of its own; a logger that fails costs no result."""
-    runs: list[list[Any]] = []
-    fake = SimpleNamespace(
-        init=lambda **given: runs.append([given]), log=lambda scores, step: runs[-1].append(scores), config={}
-    )
-    fake.finish = lambda: runs[-1].append("finished")
-    monkeypatch.setitem(sys.modules, "trackio", fake)
-    more = ("--n_masks=3,4", "--trackio_args", "project=mine")
-    assert sweep(tmp_path / "sent", checkpoint, task_folder, *more).code == 0
-    names = [f"{checkpoint.name}/tiny_generate,n_masks={n}" for n in (3, 4)]
-    assert [run[0] for run in runs] == [{"name": name, "project": "mine"} for name in names]
-    assert all("tiny_generate/exact_match" in run[1] and run[2] == "finished" for run in runs)
-    fake.init = lambda **given: 1 / 0
-    failed = sweep(tmp_path / "unsent", checkpoint, task_folder, *more)
-    assert failed.code == 0
-    assert failed.err.count("TrackioLogger failed: ZeroDivisionError") == 2
-
-
 def test_processes_take_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_run.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -379,36 +355,6 @@ def test_no_cell_runs_where_one_cannot(tmp_path: Path, checkpoint: Path, task_fo
         ended = sweep(tmp_path / "out", checkpoint, task_folder, *more)
         assert (ended.code, "cache=dual needs block_length" in ended.err) == (2, True)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("task", "option", "sentence"),
-    [
-        (
-            "tiny_choice",
-            "--n_masks=auto,9,3",
-            "n_masks=3: n_masks=3 is too small: a continuation of this task has 5 tokens",
-        ),
-        ("tiny_rolling", "--likelihood=confidence", "likelihood=confidence is no likelihood of a text"),
-    ],
-)
-def test_likelihoods_that_cannot_be_computed_are_refused_before_anything_is_generated(
-    tmp_path: Path,
-    checkpoint: Path,
-    task_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    task: str,
-    option: str,
-    sentence: str,
-) -> None:
-    monkeypatch.setattr(MDLM, "generate_until", lambda *_, **__: pytest.fail("something was generated"))
-    (tmp_path / "mixed.yaml").write_text(json.dumps({"group": "mixed", "task": ["tiny_generate", task]}))
-    for path in task_folder.iterdir():
-        shutil.copy(path, tmp_path)
-    ended = sweep(tmp_path / "out", checkpoint, tmp_path, "--tasks=mixed", option)
-    assert ended.code == 2
-    assert sentence in ended.err
-    assert stored(tmp_path / "out") == {}
 
 
 def test_a_missing_extra_is_named(

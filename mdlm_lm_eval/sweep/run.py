@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
-from lm_eval import loggers, simple_evaluate
+from lm_eval import simple_evaluate
 from lm_eval.api import registry
 from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
@@ -38,7 +38,6 @@ from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
 from mdlm_lm_eval.record import digest_of_settings
 from mdlm_lm_eval.resolve import without_effect
 from mdlm_lm_eval.sweep.claims import Claims
-from mdlm_lm_eval.sweep.likelihoods import check_likelihoods
 from mdlm_lm_eval.sweep.plan import RESULT_FILE, Cell, Sweep, distinct
 from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import repeat
@@ -180,8 +179,8 @@ class Measured(NamedTuple):
 class Evaluator:
     """A loaded model that evaluates cells.
 
-    partial: a folder for analyses that are not finished, so that the same command continues a killed one. Raises
-    OptionError if the likelihoods of a cell cannot be computed. Errors of loading the weights are raised unchanged.
+    partial: a folder for analyses that are not finished, so that the same command continues a killed one. Errors of
+    loading the weights are raised unchanged.
     """
 
     def __init__(self, sweep: Sweep, tasks: Tasks, first: Cell, partial: Path | None = None) -> None:
@@ -192,7 +191,6 @@ class Evaluator:
         lm = self._loaded(first)
         if isinstance(lm, MDLM):
             forget_task_files(sys.modules.keys() - _MODULES)  # of an earlier sweep in this process
-            check_likelihoods(lm, sweep, lambda cell: tasks.manager(cell.metadata).load([cell.task])["tasks"])
 
     def files(self, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
         """Evaluates a cell and returns the content of its files by name. Errors of lm-eval are raised unchanged.
@@ -213,10 +211,7 @@ class Evaluator:
         results["config"]["model"] = tracker.general_config_tracker.model_source = sweep.model
         results["config"]["mdlm_sweep"] = {"settings": settings, "command": sweep.command(cell)}
         samples = results.pop("samples", {}) if sweep.log_samples else {}
-        files = _written(tracker, results, samples)
-        if sweep.wandb_args or sweep.trackio_args:
-            self._log(cell, results, samples)
-        return files
+        return _written(tracker, results, samples)
 
     def measure(self, ways: Mapping[str, Cell]) -> Measured:
         """Measures a cell of each way, a fast one first. Nothing is kept."""
@@ -311,21 +306,6 @@ class Evaluator:
             placement = {"batch_size": self.sweep.batch_size, "device": self._device}
             self._lm = registry.get_model(self.sweep.model).create_from_arg_obj(arguments, placement)
         return self._lm
-
-    def _log(self, cell: Cell, results: dict[str, Any], samples: dict[str, Any]) -> None:
-        """Sends a cell to W&B and Trackio as a run of its own. Their failures cost no result, as in lm-eval."""
-        for logger, arguments in ("WandbLogger", self.sweep.wandb_args), ("TrackioLogger", self.sweep.trackio_args):
-            if not arguments:
-                continue
-            try:
-                log = getattr(loggers, logger)({"name": cell.name, **arguments})
-                log.post_init(results)
-                log.log_eval_result()
-                if samples:
-                    log.log_eval_samples(samples)
-                (log.run if logger == "WandbLogger" else log).finish()
-            except Exception as error:
-                say(f"{logger} failed: {error!r}")
 
 
 def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
