@@ -31,8 +31,7 @@ from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
-from mdlm_lm_eval.likelihood.scoring import score
-from mdlm_lm_eval.likelihood.scoring import with_prefixes as with_prefixes_of_contexts
+from mdlm_lm_eval.likelihood.scoring import score, with_shared_contexts
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.kv_cache import CanvasCache
@@ -136,7 +135,7 @@ def scores(n_tokens: int, **changes: Any) -> Run:
         ]
 
         def prepare() -> tuple[Sequence[Prefix | None], Callable[[], object]]:
-            shared = with_prefixes_of_contexts(denoiser, requests, options, 4096)[0] if shares else requests
+            shared = with_shared_contexts(denoiser, requests, options, 4096)[0] if shares else requests
             answer = lambda: score(denoiser, shared, options, batch_size=16, max_length=4096)  # noqa: E731
             return [request.prefix for request in shared], answer
 
@@ -316,7 +315,7 @@ def largest_difference(denoiser: Denoiser, prompts: Sequence[list[int]], draw: R
         for n, prompt in enumerate(prompts)
     ]
     max_length = draw.choice([256, 40])
-    shared, _ = with_prefixes_of_contexts(denoiser, requests, options, max_length, least=1)
+    shared, _ = with_shared_contexts(denoiser, requests, options, max_length, least=1)
     off, on = (
         score(denoiser, each, options, batch_size=draw.randint(1, 9), max_length=max_length)
         for each in (requests, shared)

@@ -23,12 +23,12 @@ from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
-from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, Scoring
+from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, ScoredRequest
 from mdlm_lm_eval.jobs.requests import resolved, seeds_of, task_of, warn_of_unknown, without_padding_copies
 from mdlm_lm_eval.jobs.shared import Batches, Context
 from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
-from mdlm_lm_eval.likelihood.scoring import check_options
+from mdlm_lm_eval.likelihood.scoring import check_likelihood
 from mdlm_lm_eval.loader import foreign_files, load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.devices import device_name
@@ -462,9 +462,9 @@ class MDLM(HFLM):
         self._family.refuse("likelihood", options.likelihood)
         if (named := self.settings.model.modeling) is not None:
             raise OptionError(f"modeling={named} only generates; likelihoods need the model without it")
-        check_options(self.denoiser, options, of_text=is_rolling)
+        check_likelihood(self.denoiser, options, of_text=is_rolling)
 
-    def _scoring(self, request_type: str, instance: Instance) -> Scoring:
+    def _scoring(self, request_type: str, instance: Instance) -> ScoredRequest:
         """Returns a likelihood request with the windows that it is scored in.
 
         A continuation longer than `n_masks` has a canvas of its own length. Raises OptionError if a canvas is too long.
@@ -477,7 +477,7 @@ class MDLM(HFLM):
             windows = [replace(one, at_own_length=len(one.continuation_ids) > most) for one in windows]
         truncated = [truncated_tokens(window, options, self.max_length) for window in windows]
         texts = [count_unknown(self.tokenizer, one.context_ids + one.continuation_ids) for one in windows]
-        return Scoring(instance, windows, truncated, texts)
+        return ScoredRequest(instance, windows, truncated, texts)
 
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""

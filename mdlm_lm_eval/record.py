@@ -236,7 +236,7 @@ class TaskRecord:
         return facts | {"exact_cost": self.exact_cost.as_dict(), "exact_answers": exactly}
 
 
-Setting = tuple[str, DecodingOptions | LikelihoodOptions]
+OptionsInEffect = tuple[str, DecodingOptions | LikelihoodOptions]
 
 
 @dataclass
@@ -249,14 +249,14 @@ class RunRecord:
     """
 
     tasks: defaultdict[str, TaskRecord] = field(default_factory=lambda: defaultdict(TaskRecord))
-    settings: defaultdict[Setting, set[str]] = field(default_factory=lambda: defaultdict(set))
+    settings: defaultdict[OptionsInEffect, set[str]] = field(default_factory=lambda: defaultdict(set))
     forward_passes: int = 0
     kept: int = 0
 
     def add(
         self,
         name: str,
-        setting: Setting,
+        setting: OptionsInEffect,
         *,
         cost: Mapping[str, float],
         numbers: Mapping[str, float],

@@ -17,7 +17,7 @@ from mdlm_leaderboard.scores import command_of
 from mdlm_leaderboard.show import show
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import load
-from mdlm_lm_eval.results.deviations import in_words
+from mdlm_lm_eval.results.deviations import listed
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
 from tests.conftest import data
@@ -67,7 +67,7 @@ def test_all_experiments_of_one_model_are_one_row(tmp_path: Path) -> None:
         ("dots", ""): [0, 200],
         ("shares", ""): [20],
     }
-    assert (in_words(row.who.decoding), row.who.family) == ("steps=1, bfloat16", "llada")
+    assert (listed(row.who.decoding), row.who.family) == ("steps=1, bfloat16", "llada")
     estimate = row.curve("masks")[200]
     assert (estimate.mean, estimate.n_questions) == (pytest.approx(0.6), 16000)
     # Rules are fixed: six of eight at 0.6, one 0.1 above and one below, of 2000 questions each.
@@ -201,9 +201,9 @@ def test_what_a_server_decoded_is_set_apart_and_marks_what_is_unknown(tmp_path: 
     assert benchmarks.title == "Benchmarks, served by sglang, version unknown"
     (row,) = rows(apart)
     n = sum(value == "unknown" for value in theirs["config"]["mdlm"]["settings"][0]["options"].values())
-    assert in_words(row.who.decoding) == f"{n} settings unknown", "neither steps nor an order is claimed"
+    assert listed(row.who.decoding) == f"{n} settings unknown", "neither steps nor an order is claimed"
     assert list(row.curve("masks")) == [2]
-    assert in_words(rows(main)[0].who.decoding) == "steps=1, bfloat16"
+    assert listed(rows(main)[0].who.decoding) == "steps=1, bfloat16"
 
 
 def test_a_server_whose_masks_nobody_stated_is_in_no_table_of_the_suite(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path) ->
 
     (row,) = rows(board(tmp_path, a=file(2), b=file(200)))
     assert list(row.curve("masks")) == [2, 200]
-    assert in_words(row.who.decoding) == "steps=1, block_length=8, bfloat16"
+    assert listed(row.who.decoding) == "steps=1, block_length=8, bfloat16"
 
 
 def test_unreadable_files_are_named_and_the_rest_is_used(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder, wr
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.parallelism import (
     SLACK,
+    Contender,
     Point,
-    Setting,
     marks,
     measure_of_speed,
     parallel_bench,
@@ -450,14 +450,14 @@ def test_pb90_is_absolute_and_not_interpolated(points: list[Point], least: float
 
 
 def test_what_nothing_beats_is_on_the_frontier() -> None:
-    settings = [Setting(*point) for point in [(1, 80), (2, 80), (2, 79), (4, 70), (4, 70), (3, 60)]]
+    settings = [Contender(*point) for point in [(1, 80), (2, 80), (2, 79), (4, 70), (4, 70), (3, 60)]]
     unbeaten = [not any(other.beats(one) for other in settings) for one in settings]
     assert unbeaten == [False, True, False, True, True, False]
 
 
 def test_a_clock_that_is_a_little_faster_beats_nothing() -> None:
     """Identical runs differ by as much; what is counted is the same in each run."""
-    by_clock, counted = ([Setting(speed, 50.0, slack=slack) for speed in (37.4, 36.9)] for slack in (SLACK, 1.0))
+    by_clock, counted = ([Contender(speed, 50.0, slack=slack) for speed in (37.4, 36.9)] for slack in (SLACK, 1.0))
     assert (marks(by_clock), marks(counted)) == (["hollow", "hollow"], ["on", ""])
     costs = [{"tokens_per_second": speed, "positions_per_token": 153.0} for speed in (37.4, 36.9, 120.0)]
     assert measure_of_speed(costs[:2], is_one_machine=True) is None

@@ -19,8 +19,7 @@ from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.jobs.shared import Batches, most_rows
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
-from mdlm_lm_eval.likelihood.scoring import score
-from mdlm_lm_eval.likelihood.scoring import with_prefixes as with_prefixes_of_contexts
+from mdlm_lm_eval.likelihood.scoring import score, with_shared_contexts
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import compiled, devices, prefix_store
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
@@ -187,7 +186,7 @@ def test_likelihoods_are_those_without_sharing(name: str) -> None:
     ]
     for max_length in (300, 50):  # the latter cuts contexts on the left
         alone = score(denoiser, requests, options, batch_size=3, max_length=max_length)
-        shared, store = with_prefixes_of_contexts(denoiser, requests, options, max_length, least=LEAST)
+        shared, store = with_shared_contexts(denoiser, requests, options, max_length, least=LEAST)
         assert any(request.prefix for request in shared)
         for batch_size in (3, 20):
             before = denoiser.token_count
@@ -346,7 +345,7 @@ def test_likelihoods_on_a_gpu_wait_no_more_often() -> None:
     for least in (LEAST, 10**6):
         with PretendedGpu() as gpu:
             denoiser = denoiser_of(gpu.move(model_of(setting)), setting)
-            shared, store = with_prefixes_of_contexts(denoiser, requests, options, 300, least=least)
+            shared, store = with_shared_contexts(denoiser, requests, options, 300, least=least)
             score(denoiser, shared, options, batch_size=3, max_length=300)
             waits.append((gpu.report.waits.total(), gpu.report.blocking_copies.total(), store.spent()[0] > 0))
     (on, copies, shares), (off, copies_off, shares_off) = waits

@@ -11,12 +11,12 @@ import pandas as pd
 from mdlm_leaderboard.columns import COLUMNS, Column, point
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS
 from mdlm_leaderboard.ranking import at_most, ranked, with_speeds
-from mdlm_leaderboard.rows import Curve, Estimate, Row, is_exact, rows_of
+from mdlm_leaderboard.rows import Curve, Estimate, Row, board_rows, is_exact
 from mdlm_leaderboard.scores import Scores, Setting, Who
 from mdlm_leaderboard.wordings import Wordings, wordings_of
 from mdlm_lm_eval.declared import defaults_of
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
-from mdlm_lm_eval.results.deviations import Deviation, in_words
+from mdlm_lm_eval.results.deviations import Deviation, listed
 from mdlm_lm_eval.results.frame import COSTS, shown_costs
 from mdlm_lm_eval.results.names import named, without_shared
 from mdlm_lm_eval.results.result_file import UNKNOWN
@@ -224,12 +224,12 @@ def board_of(scores: Scores, title: str, notes: Mapping[str, str]) -> Board:
 
 
 def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[str, int]) -> Section:
-    rows = rows_of(table, taken)
+    rows = board_rows(table, taken)
     pair = _pair([set(row.curve("masks")) - {NO_MASKS} for row in rows])
     is_one = len({str(row.who) for row in rows}) == 1
     words = without_shared([row.who.decoding for row in rows])
     shown = [_named(row, own, is_one=is_one) for row, own in zip(rows, words, strict=True)]
-    common = in_words(one for one in rows[0].who.decoding if one not in words[0])
+    common = listed(one for one in rows[0].who.decoding if one not in words[0])
     section = Section(_title(setting), _why_apart(setting, main), setting, tuple(shown), common, pair)
     if setting.asks:
         return replace(section, rows=ranked(shown, lambda row: at_most(row, pair)))
@@ -241,10 +241,10 @@ def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[s
 
 def _named(row: Row, own: Sequence[Deviation], *, is_one: bool) -> Row:
     """The row with its distinguishing settings. Its label names the checkpoint, unless the section has only one."""
-    all_ = in_words(own)
+    all_ = listed(own)
     label = all_ if is_one and all_ else ", ".join(filter(None, (str(row.who), all_)))
     settings = {one.name: str(one).removeprefix(f"{one.name}=") for one in own if not one.said}
-    shown = in_words(one for one in own if one.said)
+    shown = listed(one for one in own if one.said)
     seeds = tuple(_named(one, own, is_one=False) for one in row.seeds)
     return replace(row, shown=shown, label=label, settings=settings, seeds=seeds)
 

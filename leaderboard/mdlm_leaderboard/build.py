@@ -19,7 +19,7 @@ from mdlm_leaderboard.findings import masks_finding, speed_findings
 from mdlm_leaderboard.rows import Estimate
 from mdlm_leaderboard.scores import BENCHMARKS, Scores, command_of, scores_of
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.deviations import in_words
+from mdlm_lm_eval.results.deviations import listed
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import read_folder
 from mdlm_lm_eval.results.printable import printable
@@ -186,7 +186,7 @@ def points(board: Board) -> pd.DataFrame:
     for section in board.sections:
         setting = asdict(section.setting)
         for row in [*section.rows, *(seed for one in section.rows for seed in one.seeds)]:
-            who = {"section": section.title, "id": row.id, "rank": row.rank, "settings": in_words(row.who.other)}
+            who = {"section": section.title, "id": row.id, "rank": row.rank, "settings": listed(row.who.other)}
             who |= {name: getattr(row.who, name) for name in _OF_ROW}
             for (experiment, series), curve in row.curves.items():
                 for x, one in curve.items():

@@ -63,7 +63,7 @@ def with_speeds(among: Sequence[Row], names: Sequence[str]) -> list[Row]:
         for row in (row for row in rows if n_settings[str(row.who)] > 1):
             one, frontier = row.benchmarks[name], (str(row.who), is_exact(row))
             speed, slack = parallelism.speed_of(one.costs[by] or 0, by), parallelism.slack_of(by)
-            settings[row.id] = parallelism.Setting(speed, one.mean, one.score, frontier, slack)
+            settings[row.id] = parallelism.Contender(speed, one.mean, one.score, frontier, slack)
         for (id, setting), mark in zip(settings.items(), parallelism.marks([*settings.values()]), strict=True):
             found[id][name] = replace(found[id][name], speed=setting.speed, speed_by=by, mark=mark)
     return [replace(row, curves={(BENCHMARKS, ""): found[row.id]}) for row in among]

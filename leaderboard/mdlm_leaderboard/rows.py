@@ -14,7 +14,7 @@ from mdlm_leaderboard.scores import BENCHMARKS, Who
 from mdlm_lm_eval.options import APPROXIMATE_CACHES
 from mdlm_lm_eval.results import old_files
 from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, over_seeds
-from mdlm_lm_eval.results.deviations import in_words
+from mdlm_lm_eval.results.deviations import listed
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK
 from mdlm_lm_eval.results.in_words import check_in_words
 from mdlm_lm_eval.results.statistics import Interval, Score, mean_of_tasks, median_of_seeds
@@ -106,7 +106,7 @@ class Row:
     @property
     def words(self) -> str:
         """Its name and settings, by which a user can choose it as baseline."""
-        return f"{self.who}, {in_words(self.who.decoding)}"
+        return f"{self.who}, {listed(self.who.decoding)}"
 
     def curve(self, experiment: str, series: Series = "") -> Curve:
         """The curve of an experiment; empty if it was not measured."""
@@ -138,7 +138,7 @@ def is_exact(row: Row) -> bool:
     )
 
 
-def rows_of(table: pd.DataFrame, taken: dict[str, int]) -> list[Row]:
+def board_rows(table: pd.DataFrame, taken: dict[str, int]) -> list[Row]:
     """The rows of a section's scores; rows that differ in their seed alone are one. `taken`: ids that are in use."""
     members: dict[Who, list[Row]] = {}
     for who, own in table.groupby("who", sort=False):
@@ -153,7 +153,7 @@ def rows_of(table: pd.DataFrame, taken: dict[str, int]) -> list[Row]:
 def _marks(who: Who, own: pd.DataFrame) -> dict[str, str]:
     """Marks for decoding by code of others, for blocks that hold all masks, and for findings of `mdlm-check`."""
     guests = [one for one in who.other if one.is_guest]
-    marks = {"guest": f"code of others: {in_words(guests)}"} if guests else {}
+    marks = {"guest": f"code of others: {listed(guests)}"} if guests else {}
     if all(own["is_one_block"]):
         marks[ONE_BLOCK] = "block_length holds all masks, so that longer ones decode alike"
     for check in filter(None, own["check"]):

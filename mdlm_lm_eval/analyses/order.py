@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from mdlm_lm_eval.analyses.report import Row, over_tasks, read_results
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.deviations import deviations_of, in_words
+from mdlm_lm_eval.results.deviations import deviations_of, listed
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
 from mdlm_lm_eval.results.samples import read_scores, samples_path
 from mdlm_lm_eval.results.statistics import wilson
@@ -38,7 +38,7 @@ def read_orders(paths: Iterable[Path]) -> list[Row]:
             metrics = read_scores(samples) if samples else {"": {}}
             metric = min(metrics, key=lambda name: not name.startswith("exact_match"))
             right = {question[0]: score for question, score in metrics[metric].items()}
-            setting = in_words(deviations_of(file, file.tasks[task]))
+            setting = listed(deviations_of(file, file.tasks[task]))
             model = " ".join(filter(None, (file.model, file.adapter, setting)))
             for trace in recorded.get("trace", ()):
                 facts = {"model": model, "task": task, "doc_id": trace["doc_id"], "correct": right.get(trace["doc_id"])}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from mdlm_lm_eval.model.denoiser import Denoiser
 
-Answer = Callable[[Sequence[Sequence[int]], DecodingOptions, int, int, int], list[list[int]]]
+Answering = Callable[[Sequence[Sequence[int]], DecodingOptions, int, int, int], list[list[int]]]
 
 # The authors' names for parameters that are filled in, and for our options beside the declared ones.
 MASKS, _PAD = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
@@ -198,7 +198,7 @@ def asked_tokens(options: DecodingOptions, n_slots: int, n_returned: int) -> int
     return max(n_returned, options.n_masks) if isinstance(options.n_masks, int) else n_returned
 
 
-def adapt(takes: Signature, denoiser: "Denoiser", *, end_ids: Collection[int]) -> Answer:
+def adapt(takes: Signature, denoiser: "Denoiser", *, end_ids: Collection[int]) -> Answering:
     """Returns the function as `answer(prompts, options, number of tokens, of these returned, seed) -> ids`.
 
     `ids` are the tokens after each prompt, which the caller checks. `answer` raises ValueError if the function returns

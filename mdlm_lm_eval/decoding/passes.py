@@ -16,7 +16,7 @@ from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, uniform_numb
 from mdlm_lm_eval.decoding.lanes import Numbers, SamplerState
 from mdlm_lm_eval.decoding.readers import Asked, Reader
 from mdlm_lm_eval.decoding.rows import Row
-from mdlm_lm_eval.decoding.sampler import Answer, Choice, Step, View
+from mdlm_lm_eval.decoding.sampler import Choice, Step, View, WholeAnswer
 from mdlm_lm_eval.decoding.windows import Window, as_tensor
 from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import positions_of, to_device
@@ -219,11 +219,11 @@ class Passes:
             fields["step"] = torch.tensor([0 if row is None else row.at_step for row in rows])
         return fields
 
-    def _answer(self, asked: Asked, proposed: Tensor) -> Answer:
+    def _answer(self, asked: Asked, proposed: Tensor) -> WholeAnswer:
         """`View.answer`, from all places of the window."""
         slots, tokens = torch.from_numpy(asked.window.slots), torch.from_numpy(asked.tokens)
         is_slot = slots >= 0
-        return Answer(
+        return WholeAnswer(
             slots=slots,
             blocks=torch.from_numpy(asked.window.blocks),
             masks=is_slot & (tokens == self.batch.mask_token_id),

@@ -65,7 +65,7 @@ class Needs:
     answer: bool = False
 
 
-class Answer(NamedTuple):
+class WholeAnswer(NamedTuple):
     """The whole answer at the places [R, C] of a pass, not only the block that is decoded.
 
     slots: each place's number among the row's slots, counted from the left; -1 at places that are no slots.
@@ -136,7 +136,7 @@ class View:
     step: "Tensor" = _NOT_ASKED
     hindsight: "Tensor" = _NOT_ASKED
     divergence: "Tensor" = _NOT_ASKED
-    answer: Answer = _NOT_ASKED
+    answer: WholeAnswer = _NOT_ASKED
     state: "Mapping[str, Tensor]" = field(default_factory=dict)
 
 

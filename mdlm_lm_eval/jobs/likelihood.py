@@ -16,7 +16,7 @@ from mdlm_lm_eval.jobs.requests import task_of
 from mdlm_lm_eval.jobs.shared import Context, measured, most_rows
 from mdlm_lm_eval.likelihood import scoring
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
-from mdlm_lm_eval.likelihood.scored_passes import Score
+from mdlm_lm_eval.likelihood.scored_passes import Likelihood
 from mdlm_lm_eval.model.devices import positions_of
 from mdlm_lm_eval.model.prefix_store import most_held
 from mdlm_lm_eval.options import LikelihoodOptions
@@ -27,7 +27,7 @@ _BATCHES_PER_SAVE = 16
 
 
 @dataclass
-class Scoring:
+class ScoredRequest:
     """One request, in the windows that it is scored in.
 
     truncated: for each window, the number of context tokens that are cut off on the left.
@@ -49,7 +49,7 @@ class LikelihoodJob:
         self,
         context: Context,
         request_type: str,
-        scorings: Sequence[Scoring],
+        scorings: Sequence[ScoredRequest],
         options: LikelihoodOptions,
         *,
         draws: str | None,
@@ -68,7 +68,7 @@ class LikelihoodJob:
         Raises OptionError if a request's logits are not finite.
         """
         context, windows = self.context, [window for one in self.scorings for window in one.windows]
-        shared, self.store = scoring.with_prefixes(
+        shared, self.store = scoring.with_shared_contexts(
             context.denoiser, windows, self.options, context.max_length, least=context.least_saved
         )
         windows_left = iter(shared)
@@ -79,7 +79,7 @@ class LikelihoodJob:
             self._run_part,
             batches_per_call=_BATCHES_PER_SAVE,
             most=self._most_rows(),
-            rows_of=lambda one: sum(scoring.most_rows(window, self.options) for window in one.windows),
+            rows_of=lambda one: sum(scoring.rows_of_request(window, self.options) for window in one.windows),
         )
         self.store.clear()
         self.bar.close()
@@ -101,7 +101,7 @@ class LikelihoodJob:
         )
         return most_rows(self.context, row, n_shared=most_held([window.prefix for window in windows]))
 
-    def _run_part(self, part: list[Scoring], batch_size: int) -> None:
+    def _run_part(self, part: list[ScoredRequest], batch_size: int) -> None:
         """Scores some requests, divides the cost equally among their windows, and saves their results."""
         denoiser, record = self.context.denoiser, self.context.record
         passes, canvases, tokens = denoiser.forward_passes, denoiser.canvas_count, denoiser.token_count
@@ -130,7 +130,7 @@ class LikelihoodJob:
             cache.save(self.request_type, ((one.instance.args, one.result, None) for one in part), record)
         self.bar.update(len(part))
 
-    def _complete(self, one: Scoring, scores: Sequence[Score], spent: dict[str, float]) -> None:
+    def _complete(self, one: ScoredRequest, scores: Sequence[Likelihood], spent: dict[str, float]) -> None:
         """Sets a request's result, the sum over its windows; records each window and the standard error of the sum."""
         log_likelihood, is_greedy, known = 0.0, True, []
         for window, truncated, text, score in zip(one.windows, one.truncated, one.texts, scores, strict=True):
@@ -164,7 +164,7 @@ class LikelihoodJob:
             pd.concat(frames, ignore_index=True).to_parquet(path)
 
 
-def _frame(one: Scoring, scores: Sequence[Score]) -> pd.DataFrame:
+def _frame(one: ScoredRequest, scores: Sequence[Likelihood]) -> pd.DataFrame:
     """Returns one row for each token and draw, which adds `weight` times `log_prob` to the request's log-likelihood.
 
     Draws that mask the same tokens have one number. `block` is the position in the continuation at which the block of
@@ -181,7 +181,7 @@ def _frame(one: Scoring, scores: Sequence[Score]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _longest_first(one: Scoring) -> Any:
+def _longest_first(one: ScoredRequest) -> Any:
     """Returns the sort key of a request's longest window."""
     return scoring.longest_first(max(one.windows, key=_length, default=LikelihoodRequest([], [])))
 

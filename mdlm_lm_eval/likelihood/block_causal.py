@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.likelihood.scored_passes import Scoring, merged, take
-from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, Column, ContextRow, FinishedBlocks, Span
+from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, ContextRow, FinishedBlocks, Position, Span
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.prefix_store import Place, place_of
 
@@ -152,8 +152,8 @@ def _add_request(scoring: Scoring, row: ContextRow, index: int, request: Likelih
     trajectories = _trajectories_of_blocks(scoring, index, request)
     tokens = request.context_ids + request.continuation_ids
 
-    def finished(positions: range, owner: int) -> list[Column]:
-        return [Column(tokens[p], p, attention.block_of(p, context), owner, FINISHED, p < context) for p in positions]
+    def finished(positions: range, owner: int) -> list[Position]:
+        return [Position(tokens[p], p, attention.block_of(p, context), owner, FINISHED, p < context) for p in positions]
 
     if trajectories:
         first, last = trajectories[0].start, trajectories[-1].start

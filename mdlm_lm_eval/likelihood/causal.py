@@ -7,21 +7,21 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.candidates import slices_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, chunks
-from mdlm_lm_eval.likelihood.scored_passes import Score, Term
+from mdlm_lm_eval.likelihood.scored_passes import Likelihood, Term
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import begin_rows, place_of
 
 
-def score_causally(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], batch_size: int) -> list[Score]:
+def score_causally(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], batch_size: int) -> list[Likelihood]:
     """The score of every request, as HFLM computes it; it is greedy if each token is the likeliest.
 
     The mask is a token like any other here. Raises NonFiniteLogitsError.
     """
     texts = [request.context_ids + request.continuation_ids for request in requests]
     longest_first = sorted(range(len(texts)), key=lambda n: place_of(requests[n].prefix, len(texts[n])))
-    scores: dict[int, Score] = {}
+    scores: dict[int, Likelihood] = {}
     for batch in chunks(longest_first, batch_size):
         prefixes = [requests[index].prefix for index in batch]
         lengths = torch.tensor([len(texts[index]) for index in batch])  # [B]
@@ -54,7 +54,7 @@ def score_causally(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], ba
             if not of_one.isfinite().all():
                 raise NonFiniteLogitsError(index)
             terms = [Term(n, 1.0, log_prob) for n, log_prob in enumerate(of_one.tolist())]
-            scores[index] = Score(float(of_one.double().sum()), bool(greedy.all()), terms=terms)
+            scores[index] = Likelihood(float(of_one.double().sum()), bool(greedy.all()), terms=terms)
     return [scores[index] for index in range(len(requests))]
 
 

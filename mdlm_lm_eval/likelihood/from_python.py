@@ -10,7 +10,7 @@ from mdlm_lm_eval.checkpoints import ids_after_answers, reserved_positions
 from mdlm_lm_eval.decoding.canvas import seed_of_request
 from mdlm_lm_eval.decoding.from_python import checked_options
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
-from mdlm_lm_eval.likelihood.scoring import longest_first, score, with_prefixes
+from mdlm_lm_eval.likelihood.scoring import longest_first, score, with_shared_contexts
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.text import prefix_id, prompt_ids
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
@@ -61,7 +61,7 @@ def log_likelihood(
         raise OptionError(f"there must be as many contexts as continuations, not {len(before)} and {len(listed)}")
     requests = [_request(denoiser, *pair, options.seed, tokenizer) for pair in zip(before, listed, strict=True)]
     max_length = denoiser.max_length - reserved_positions(denoiser.model.config)
-    shared, store = with_prefixes(denoiser, requests, options, max_length)
+    shared, store = with_shared_contexts(denoiser, requests, options, max_length)
     order = sorted(range(len(shared)), key=lambda n: longest_first(shared[n]))
     try:
         scores = score(denoiser, [shared[n] for n in order], options, batch_size=batch_size, max_length=max_length)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.canvas import seed_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
-from mdlm_lm_eval.likelihood.scored_passes import Score
+from mdlm_lm_eval.likelihood.scored_passes import Likelihood
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.noisy_reads import draws
 from mdlm_lm_eval.options import LikelihoodOptions
@@ -19,7 +19,7 @@ from mdlm_lm_eval.options import LikelihoodOptions
 
 def score_by_reads(
     denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions, batch_size: int
-) -> list[Score]:
+) -> list[Likelihood]:
     """The read of every request's continuation in nats; it is greedy if each token has the highest mean.
 
     The standard error is None for a single draw. Equally long answers to one context use the same draws. Raises
@@ -29,7 +29,7 @@ def score_by_reads(
     for index, request in enumerate(requests):
         n = len(request.continuation_ids)
         alike.setdefault((tuple(request.context_ids), n, request.after_ids), []).append(index)
-    found: dict[int, Score] = {}
+    found: dict[int, Likelihood] = {}
     for (context, n, after_ids), indices in alike.items():
         n_slots = answer_length(requests[indices[0]], options) - len(after_ids)
         seed = seed_of(f"{options.seed} {context}")
@@ -49,5 +49,5 @@ def score_by_reads(
             if not values.isfinite().all():
                 raise NonFiniteLogitsError(index)
             error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else None
-            found[index] = Score(float(values.mean()), greedy, error)
+            found[index] = Likelihood(float(values.mean()), greedy, error)
     return [found[index] for index in range(len(requests))]

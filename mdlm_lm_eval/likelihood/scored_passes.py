@@ -32,7 +32,7 @@ class Term(NamedTuple):
     sample: tuple[int, ...] = ()
 
 
-class Score(NamedTuple):
+class Likelihood(NamedTuple):
     """log p(continuation | context) in nats, or another score.
 
     is_greedy: whether greedy decoding gives the continuation.

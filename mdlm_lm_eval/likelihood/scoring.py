@@ -20,7 +20,7 @@ from mdlm_lm_eval.likelihood.corruptions import (
 )
 from mdlm_lm_eval.likelihood.reads import score_by_reads
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, chunks, truncated_tokens
-from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Score, Scoring, Term, merged, read
+from mdlm_lm_eval.likelihood.scored_passes import Likelihood, LikelihoodCanvas, Scoring, Term, merged, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, place_of, shared_prefixes
@@ -46,7 +46,7 @@ def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> li
     return monte_carlo_corruptions(n, options.mc_num, torch.Generator().manual_seed(request.seed))
 
 
-def most_rows(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
+def rows_of_request(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
     """The number of rows in batches that a request counts as: its canvases, before equal ones are merged."""
     n = len(request.continuation_ids)
     if options.mode != "diffusion":
@@ -66,7 +66,7 @@ def score(
     batch_size: int,
     max_length: int,
     corruptions_of: Callable[[LikelihoodRequest, LikelihoodOptions], list[Corruption]] = corruptions_of,
-) -> list[Score]:
+) -> list[Likelihood]:
     """Returns the score of each request.
 
     mc: estimates LLaDA's bound (`corruptions.py`). chain: factorises left to right. auto: exact for one token, else
@@ -89,7 +89,7 @@ def score(
     Raises OptionError, before any forward pass, if a canvas does not fit or the model cannot serve the options, and
     NonFiniteLogitsError if a request's logits are NaN or infinite.
     """
-    check_options(denoiser, options, of_text=any(request.of_text for request in requests))
+    check_likelihood(denoiser, options, of_text=any(request.of_text for request in requests))
     starts = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
     fitted = [start.request for start in starts]
     if options.likelihood == "read":
@@ -123,12 +123,12 @@ def score(
         pairs = zip(end.order, end.log_probs, strict=True)
         terms[end.index] += [Term(position, 1.0, log_prob) for position, log_prob in pairs]
     return [
-        Score(total, options.check_greedy and walk.is_greedy, _error_of(own, walk.request, options), own)
+        Likelihood(total, options.check_greedy and walk.is_greedy, _error_of(own, walk.request, options), own)
         for total, walk, own in zip(scoring.totals, walks, terms, strict=True)
     ]
 
 
-def with_prefixes(
+def with_shared_contexts(
     denoiser: Denoiser,
     requests: Sequence[LikelihoodRequest],
     options: LikelihoodOptions,
@@ -159,7 +159,7 @@ def longest_first(request: LikelihoodRequest) -> tuple[Any, ...]:
     return place_of(request.prefix, len(request.context_ids)), request.context_ids, -len(request.continuation_ids)
 
 
-def check_options(denoiser: Denoiser, options: LikelihoodOptions, *, of_text: bool) -> None:
+def check_likelihood(denoiser: Denoiser, options: LikelihoodOptions, *, of_text: bool) -> None:
     """Raises OptionError for options that do not work with the model, or with parts of a text."""
     attention = denoiser.attention
     if (options.likelihood == "read") != (denoiser.read is not None):

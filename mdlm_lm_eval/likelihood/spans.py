@@ -18,13 +18,13 @@ from mdlm_lm_eval.model.devices import bucket, positions_of, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import Prefix, begin_rows
 
-# Values of `Column.copy` beside the numbers of spans, which begin with 1.
+# Values of `Position.copy` beside the numbers of spans, which begin with 1.
 FINISHED, _BESIDE, _PADDING = 0, -1, -2
 # The owner of finished tokens that all requests of a row see.
 SHARED = -1
 
 
-class Column(NamedTuple):
+class Position(NamedTuple):
     """One token of a row.
 
     owner: the only request that sees it, or SHARED; for a column of a span, the request whose finished blocks it sees.
@@ -48,7 +48,7 @@ class Span(LikelihoodCanvas):
 
     @property
     def owner(self) -> int:
-        """As in `Column`."""
+        """As in `Position`."""
         return self.of.index if self.of.offset > 0 else SHARED
 
     @property
@@ -66,7 +66,7 @@ class ContextRow:
 
     prefix: Prefix | None
     trajectories: list[Trajectory] = field(default_factory=list)
-    finished: list[Column] = field(default_factory=list)
+    finished: list[Position] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
 
@@ -94,8 +94,8 @@ class FinishedBlocks:
         """Logits [N, V] at the spans' positions, span by span, from one forward pass."""
         n_rows, guided = len(self.rows), 2 if cfg_scale > 0.0 else 1
         first = 0 if self.cache is None else self.length  # column of these that the pass runs
-        pad = Column(self.denoiser.pad_token_id, 0, 0, SHARED, _PADDING, False)
-        of_spans: list[list[Column]] = [[] for _ in self.rows]
+        pad = Position(self.denoiser.pad_token_id, 0, 0, SHARED, _PADDING, False)
+        of_spans: list[list[Position]] = [[] for _ in self.rows]
         rows: list[int] = []  # [N], the row of each output
         outputs: list[int] = []  # [N], its number among the columns of spans
         for number, span in enumerate(spans, start=1):
@@ -104,7 +104,7 @@ class FinishedBlocks:
             if self.denoiser.shift and span.of.left is not None:
                 token_id, before = span.of.left
                 in_context = span.owner == SHARED
-                columns.append(Column(token_id, start - 1, before, span.owner, _BESIDE, in_context))
+                columns.append(Position(token_id, start - 1, before, span.owner, _BESIDE, in_context))
             for position in span.positions():
                 offset = span.context_length + position
                 # A text's first token has its own output.
@@ -112,7 +112,7 @@ class FinishedBlocks:
                 rows.append(span.row)
                 outputs.append(len(columns) + offset - int(is_shifted))
             columns += [
-                Column(token_id, start + n, block, span.owner, number, n < span.context_length)
+                Position(token_id, start + n, block, span.owner, number, n < span.context_length)
                 for n, token_id in enumerate(span.token_ids)
             ]
         width = max(map(len, of_spans))

@@ -45,7 +45,7 @@ class Deviation:
         return (self.said or f"{self.name}={self.value}") + origin
 
 
-def in_words(deviations: Iterable[Deviation]) -> str:
+def listed(deviations: Iterable[Deviation]) -> str:
     """Several settings, with commas between them."""
     return ", ".join(map(str, deviations))
 

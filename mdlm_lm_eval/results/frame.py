@@ -10,13 +10,13 @@ import pandas as pd
 
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.decomposition import decomposition_of
-from mdlm_lm_eval.results.deviations import MASKS, deviations_of, in_words
+from mdlm_lm_eval.results.deviations import MASKS, deviations_of, listed
 from mdlm_lm_eval.results.files import UnusableFile, check_inside
 from mdlm_lm_eval.results.in_words import check_in_words
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.recorded import LARGEST
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, read_result_file
-from mdlm_lm_eval.results.samples import Answer, pair_accuracies, scores_by_question
+from mdlm_lm_eval.results.samples import ScoredQuestion, pair_accuracies, scores_by_question
 from mdlm_lm_eval.results.statistics import Score, mean_of_tasks, score_of_sets, score_of_tasks
 from mdlm_lm_eval.results.suite import SUITE_METRIC
 
@@ -130,7 +130,7 @@ def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
 
 
 def rows_of(
-    file: ResultFile, answers: Mapping[str, Mapping[str, Sequence[Answer]]] | None = None
+    file: ResultFile, answers: Mapping[str, Mapping[str, Sequence[ScoredQuestion]]] | None = None
 ) -> Iterable[dict[str, Any]]:
     """The rows of one file, as `load` describes them. `answers` are those of `scores_by_question`; None reads them."""
     answers = scores_by_question(file) if answers is None else answers
@@ -158,7 +158,7 @@ def rows_of(
             **{name: getattr(result, name) for name in ("version", "shots", "truncated_prompts")},
             "fewshot_seed": result.metadata.get("fewshot_seed", file.config.get("fewshot_seed")),
             "masks": low if low == high else None,
-            "setting": in_words(setting),
+            "setting": listed(setting),
             "settings": tuple(map(str, setting)),
             "settings_without_masks": tuple(map(str, deviations_of(file, result, without=MASKS))),
             "is_guest": has_guest,
@@ -209,7 +209,7 @@ def shown_costs(rows: pd.DataFrame) -> list[str]:
 
 
 def _share(
-    file: ResultFile, result: TaskResult, metric: str, answers: Mapping[str, Mapping[str, Sequence[Answer]]]
+    file: ResultFile, result: TaskResult, metric: str, answers: Mapping[str, Mapping[str, Sequence[ScoredQuestion]]]
 ) -> Score | None:
     """The `Score` of a metric from 0 to 1; None for other metrics, and if no standard error is known.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 OLD_SAMPLER = "remasking"
 
 
-def options_of(recorded: Mapping[str, Any]) -> dict[str, Any]:
+def renamed_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Returns recorded options under their names of today."""
     options = dict(recorded)
     if OLD_SAMPLER in options:

@@ -27,7 +27,7 @@ def parallel_bench(points: Sequence[Point], least: float) -> float | None:
     return max((speed for speed, score in points if score >= least), default=None)
 
 
-class Setting(NamedTuple):
+class Contender(NamedTuple):
     """A way of decoding: its speed (more is faster), its score, and the name of the frontier that it may be on.
 
     One setting is faster than another if its speed is more than `slack` times the other's.
@@ -39,11 +39,11 @@ class Setting(NamedTuple):
     frontier: Hashable = ""
     slack: float = 1.0
 
-    def is_faster(self, other: "Setting") -> bool:
+    def is_faster(self, other: "Contender") -> bool:
         """Whether it is faster by more than noise."""
         return self.speed > self.slack * other.speed
 
-    def beats(self, other: "Setting") -> bool:
+    def beats(self, other: "Contender") -> bool:
         """Whether it is better and not slower, or faster and not worse."""
         faster, slower = self.is_faster(other), other.is_faster(self)
         return self.score >= other.score and not slower and (faster or self.score > other.score)
@@ -60,7 +60,7 @@ def measure_of_speed(costs: Sequence[Mapping[str, float | None]], *, is_one_mach
 
 
 def slack_of(measure: str) -> float:
-    """The `Setting.slack` for a measure of speed."""
+    """The `Contender.slack` for a measure of speed."""
     return SLACK if measure in TIMES else 1.0
 
 
@@ -69,7 +69,7 @@ def speed_of(amount: float, measure: str) -> float:
     return amount if SPEEDS[measure] else 1 / amount
 
 
-def marks(settings: Sequence[Setting]) -> list[str]:
+def marks(settings: Sequence[Contender]) -> list[str]:
     """The mark of each way of decoding, compared with those of the same `frontier`.
 
     "on": no other beats it.
@@ -91,5 +91,5 @@ def marks(settings: Sequence[Setting]) -> list[str]:
     return found
 
 
-def _differ(first: Setting, second: Setting) -> bool:
+def _differ(first: Contender, second: Contender) -> bool:
     return bool(first.share and second.share and difference(first.share, second.share).is_significant)

@@ -20,7 +20,7 @@ from mdlm_lm_eval.options import APPROXIMATE_CACHES, OptionError
 from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style, log_axis
 from mdlm_lm_eval.results.frame import CHECKPOINT, COSTS, TABLE, benchmarks, load
 from mdlm_lm_eval.results.names import without_shared
-from mdlm_lm_eval.results.parallelism import SPEEDS, Setting, marks, measure_of_speed, slack_of, speed_of
+from mdlm_lm_eval.results.parallelism import SPEEDS, Contender, marks, measure_of_speed, slack_of, speed_of
 
 _WHO = [*CHECKPOINT, "settings_without_masks"]
 _MOST_PANELS, _MOST_BANDS, _MOST_NUMBERED = 4, 3, 14
@@ -182,7 +182,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
     colours = {**colours_of(named), **colours}
     frontiers = rows.groupby([*(rows[name] for name in CHECKPOINT), exact], dropna=False, sort=False)
     settings = [
-        Setting(speed_of(row[cost], cost), row["score"], row["share"], frontier, slack_of(cost))
+        Contender(speed_of(row[cost], cost), row["score"], row["share"], frontier, slack_of(cost))
         for (_, row), frontier in zip(rows.iterrows(), frontiers.ngroup(), strict=True)
     ]
     found = pd.Series(marks(settings), index=rows.index)

@@ -77,7 +77,7 @@ class Options(TypedDict, total=False):
     unmasking: str | None
 
 
-class Setting(TypedDict):
+class OptionsOfTasks(TypedDict):
     """Options in effect and the tasks that were run with them."""
 
     options: Options
@@ -136,7 +136,7 @@ class OfModel(TypedDict, total=False):
     pretrained: Required[str | None]
     adapter: Required[str | None]
     adapter_recipe: str | None  # a digest of the adapter's recipe without its seed
-    settings: Required[list[Setting]]
+    settings: Required[list[OptionsOfTasks]]
     tasks: Required[dict[str, RecordOfTask]]
     task_suite: dict[str, str | None] | None  # the few-shot suite's version and hash; empty for other tasks
     server: Server | None

@@ -287,7 +287,7 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
     settings = [one["options"] for one in mdlm.get("settings", ()) if name in one["tasks"]]
     if mdlm and not settings:
         raise UnusableFile(f"states no settings of {name!r}")
-    options = old_files.options_of(settings[0]) if settings else {}
+    options = old_files.renamed_options(settings[0]) if settings else {}
     requests = {"requests": recorded["requests"]} if "requests" in recorded else {}
     metrics = _metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {}))
     score = metrics["metrics"].get(SUITE_METRIC, 0)

@@ -23,7 +23,7 @@ from mdlm_lm_eval.tasks import rule_sets
 Question = tuple[int, str, str]
 Answers = Mapping[str, Mapping[str, Mapping[Question, float]]]  # task -> `metric,filter` -> question -> score
 # The cluster of a question (or the question itself if it has none), and its score.
-Answer = tuple[Hashable, float]
+ScoredQuestion = tuple[Hashable, float]
 
 _MOST_BYTES = 2**31  # of all lines; 500 prompts of 128,000 tokens have half as many
 _NOTHING = frozenset(("", "[invalid]", "None"))
@@ -114,7 +114,7 @@ def read_answers(file: ResultFile, unread: list[str] | None = None, cluster: str
     return found
 
 
-def by_cluster(answers: Answers) -> dict[str, dict[str, Sequence[Answer]]]:
+def by_cluster(answers: Answers) -> dict[str, dict[str, Sequence[ScoredQuestion]]]:
     """Task -> `metric,filter` -> the cluster of each question (the question itself if it has none), and its score."""
     return {
         name: {
@@ -131,7 +131,9 @@ def _cluster_of(name: str, question: Question) -> Hashable:
     return cluster or (f"{known.task} {n}" if known else (name, n, digest))
 
 
-def scores_by_question(file: ResultFile, unread: list[str] | None = None) -> dict[str, dict[str, Sequence[Answer]]]:
+def scores_by_question(
+    file: ResultFile, unread: list[str] | None = None
+) -> dict[str, dict[str, Sequence[ScoredQuestion]]]:
     """The answers of `read_answers` by cluster."""
     return by_cluster(read_answers(file, unread))
 
@@ -148,7 +150,7 @@ def _texts(found: Any) -> Iterator[str]:
         yield from _texts(one) if isinstance(one, list) else [str(one)]
 
 
-def pair_accuracies(answers: Mapping[str, Mapping[str, Sequence[Answer]]]) -> dict[str, tuple[float, int]]:
+def pair_accuracies(answers: Mapping[str, Mapping[str, Sequence[ScoredQuestion]]]) -> dict[str, tuple[float, int]]:
     """Group of `mdlm_rules` -> the share of its sets that are right all three times, and the number of sets.
 
     `answers` are those of `scores_by_question`; sets that were not asked three times do not count.

@@ -27,7 +27,7 @@ _DEFAULT_STEPS, _DEFAULT_POST_STEPS, _REDRAWS = 32, 16, 5
 
 
 @dataclass
-class Block:
+class EditedBlock:
     """A block that is decoded.
 
     is_prompt, is_original: which tokens are of the prompt, and which were masks on the canvas.
@@ -65,12 +65,12 @@ class Insertions(PassByPass):
         self.blocks = [self._next(n) for n in range(len(self.canvases))]
         self.randoms = [Random(canvas.seed) for canvas in self.canvases]
 
-    def _next(self, row: int) -> Block:
+    def _next(self, row: int) -> EditedBlock:
         """The block at a row's start, as it is on the canvas."""
         start = self.starts[row]
         tokens = self.texts[row][start : start + self.length]
         is_mask = [token == self.mask for token in tokens]
-        return Block(tokens, [not each for each in is_mask], is_mask, n_masks=sum(is_mask))
+        return EditedBlock(tokens, [not each for each in is_mask], is_mask, n_masks=sum(is_mask))
 
     def _own_block(self, columns: "Tensor") -> "Tensor":
         return (columns // self.length + 1) * self.length - 1
@@ -98,13 +98,13 @@ class Insertions(PassByPass):
                 block.is_done = self._edit(block, of_row, self.randoms[n])
                 self.note(n, self.starts[n], block.events)
 
-    def _is_over(self, block: Block) -> bool:
+    def _is_over(self, block: EditedBlock) -> bool:
         """Whether a block needs no further pass."""
         masks = [i for i, token in enumerate(block.tokens) if token == self.mask]
         block.post = 0 if any(block.is_original[i] for i in masks) else block.post + 1
         return block.n_masks == 0 or (not masks and block.post > self.most_post)
 
-    def _edit(self, block: Block, logits: "Tensor", random: Random) -> bool:
+    def _edit(self, block: EditedBlock, logits: "Tensor", random: Random) -> bool:
         """Changes a block by its `logits` [B, V]; returns whether it is done."""
         options, before = self.options, list(block.tokens)
         confidence, proposed = (values.tolist() for values in logits.softmax(-1).max(-1))
@@ -144,7 +144,7 @@ class Insertions(PassByPass):
         return block.tokens == before and self.mask not in before
 
     def _rebuild(
-        self, block: Block, before: Sequence[int], written: Sequence[int], confidence: Sequence[float]
+        self, block: EditedBlock, before: Sequence[int], written: Sequence[int], confidence: Sequence[float]
     ) -> None:
         """Carries out DELETE and SPLIT in the tokens as written, and cuts or fills the block on the right."""
         # Each with the place n that it had before; a new mask in front of place n has -1 - n.

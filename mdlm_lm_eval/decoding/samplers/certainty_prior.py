@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from mdlm_lm_eval.decoding.sampler import STOP_AT_EOS, Answer, Choice, Needs, View
+from mdlm_lm_eval.decoding.sampler import STOP_AT_EOS, Choice, Needs, View, WholeAnswer
 from mdlm_lm_eval.decoding.samplers.schedule import Schedule
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
@@ -68,7 +68,7 @@ class CertaintyPrior(Schedule):
         return Choice(fill=fill)
 
 
-def known_around(answer: Answer, sigma: float) -> "Tensor":
+def known_around(answer: WholeAnswer, sigma: float) -> "Tensor":
     """The share [R, C] of known tokens around each place of whole canvases, weighted by a Gaussian of the distance.
 
     For an answer of length L, L places on its left count as known, and if its last token is known, L places on its
@@ -78,11 +78,11 @@ def known_around(answer: Answer, sigma: float) -> "Tensor":
 
     columns = (answer.slots >= 0).any(0).nonzero().squeeze(1).tolist()
     first, stop = columns[0], columns[-1] + 1
-    within = Answer(*(each[:, first:stop] for each in answer))
+    within = WholeAnswer(*(each[:, first:stop] for each in answer))
     return pad(_known_around(within, sigma), (first, answer.slots.shape[1] - stop))
 
 
-def _known_around(answer: Answer, sigma: float) -> "Tensor":
+def _known_around(answer: WholeAnswer, sigma: float) -> "Tensor":
     import torch
 
     from mdlm_lm_eval.model.devices import iota
