@@ -24,6 +24,7 @@ from mdlm_lm_eval.sweep.__main__ import main
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.status import table
 from tests.commands import run
+from tests.conftest import LM_EVAL_05
 from tests.leaderboard_files import result_file
 
 TIMES = ("pretty_env_info", "date", "total_evaluation_time_seconds", "git_hash", "start_time", "end_time")
@@ -310,6 +311,28 @@ def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_
     for result in stored(tmp_path / "out").values():
         assert result["config"]["model"] == result["model_source"] == "hf"
         assert result["config"]["mdlm_sweep"]["settings"]["weights"]
+
+
+@pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 has no TrackioLogger")
+def test_cells_are_sent_to_trackio(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By lm-eval's own logger, each as a run of its own; a logger that fails costs no result."""
+    runs: list[list[Any]] = []
+    fake = SimpleNamespace(
+        init=lambda **given: runs.append([given]), log=lambda scores, step: runs[-1].append(scores), config={}
+    )
+    fake.finish = lambda: runs[-1].append("finished")
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    more = ("--n_masks=3,4", "--trackio_args", "project=mine")
+    assert sweep(tmp_path / "sent", checkpoint, task_folder, *more).code == 0
+    names = [f"{checkpoint.name}/tiny_generate,n_masks={n}" for n in (3, 4)]
+    assert [run[0] for run in runs] == [{"name": name, "project": "mine"} for name in names]
+    assert all("tiny_generate/exact_match" in run[1] and run[2] == "finished" for run in runs)
+    fake.init = lambda **given: 1 / 0
+    failed = sweep(tmp_path / "unsent", checkpoint, task_folder, *more)
+    assert failed.code == 0
+    assert failed.err.count("TrackioLogger failed: ZeroDivisionError") == 2
 
 
 def test_processes_take_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

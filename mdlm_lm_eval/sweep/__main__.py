@@ -35,7 +35,7 @@ RECIPES = Path(__file__).parent / "recipes"
 # Settings of where cells run and where results go; no cell depends on them.
 _ON_RAY = ("address", "workers", "gpus_per_worker")
 PLACES = ("output_path", "baseline", "status", "dry_run", "hours", "shard", "executor", *_ON_RAY)
-_NAMED = ("model_args", "gen_kwargs")
+_NAMED = ("model_args", "gen_kwargs", "wandb_args", "trackio_args")
 
 
 def main() -> None:

@@ -124,6 +124,8 @@ class Sweep:
     fewshot_as_multiturn: bool = True
     system_instruction: str | None = None
     confirm_run_unsafe_code: bool = False
+    wandb_args: Mapping[str, Any] = field(default_factory=dict)
+    trackio_args: Mapping[str, Any] = field(default_factory=dict)
     study: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def limit_of(self, cell: Cell) -> float | None:

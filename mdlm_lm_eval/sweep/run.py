@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
-from lm_eval import simple_evaluate
+from lm_eval import loggers, simple_evaluate
 from lm_eval.api import registry
 from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
@@ -211,7 +211,10 @@ class Evaluator:
         results["config"]["model"] = tracker.general_config_tracker.model_source = sweep.model
         results["config"]["mdlm_sweep"] = {"settings": settings, "command": sweep.command(cell)}
         samples = results.pop("samples", {}) if sweep.log_samples else {}
-        return _written(tracker, results, samples)
+        files = _written(tracker, results, samples)
+        if sweep.wandb_args or sweep.trackio_args:
+            self._log(cell, results, samples)
+        return files
 
     def measure(self, ways: Mapping[str, Cell]) -> Measured:
         """Measures a cell of each way, a fast one first. Nothing is kept."""
@@ -306,6 +309,21 @@ class Evaluator:
             placement = {"batch_size": self.sweep.batch_size, "device": self._device}
             self._lm = registry.get_model(self.sweep.model).create_from_arg_obj(arguments, placement)
         return self._lm
+
+    def _log(self, cell: Cell, results: dict[str, Any], samples: dict[str, Any]) -> None:
+        """Sends a cell to W&B and Trackio as a run of its own. Their failures cost no result, as in lm-eval."""
+        for logger, arguments in ("WandbLogger", self.sweep.wandb_args), ("TrackioLogger", self.sweep.trackio_args):
+            if not arguments:
+                continue
+            try:
+                log = getattr(loggers, logger)({"name": cell.name, **arguments})
+                log.post_init(results)
+                log.log_eval_result()
+                if samples:
+                    log.log_eval_samples(samples)
+                (log.run if logger == "WandbLogger" else log).finish()
+            except Exception as error:
+                say(f"{logger} failed: {error!r}")
 
 
 def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
