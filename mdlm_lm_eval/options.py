@@ -86,14 +86,18 @@ class Option:
         if bool in self.kinds:
             return parse_flag(self.name, value)
         if str in self.kinds:
-            text = self.same.get(str(value), str(value))
-            if self.choices is not None and text not in self.choices() and (other := self.beside(text)) is not None:
-                return other
-            if isinstance(value, (dict, list)) or text not in (self.choices() if self.choices else {text} - {""}):
-                raise must_be(self.name, self.requirement, value)
-            return text
-        if Auto in self.kinds and value == "auto":
-            return value
+            return self._text(value)
+        return value if Auto in self.kinds and value == "auto" else self._number(value)
+
+    def _text(self, value: Any) -> str:
+        text = self.same.get(str(value), str(value))
+        if self.choices is not None and text not in self.choices() and (other := self.beside(text)) is not None:
+            return other
+        if isinstance(value, (dict, list)) or text not in (self.choices() if self.choices else {text} - {""}):
+            raise must_be(self.name, self.requirement, value)
+        return text
+
+    def _number(self, value: Any) -> float | None:
         try:
             number = (float if float in self.kinds else int)(value)
         except (TypeError, ValueError, OverflowError):

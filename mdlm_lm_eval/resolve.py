@@ -339,26 +339,33 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
     A layer drops options of lower layers that it excludes or that have no meaning with it.
     """
     length = next((layer["block_length"] for layer in reversed(layers) if "block_length" in layer), None)
-    attention = attention_of(length)
-    block_length = length if attention is None else attention.block_length
+    attention, own_length = attention_of(length), getattr(attention_of(None), "block_length", None)
     merged: dict[str, Any] = {}
     for layer in layers:
         below = {name: value for name, value in merged.items() if name not in layer}
         excluded = _excluded_by(layer, below)
         below = _of_one_sampler({name: value for name, value in below.items() if name not in excluded}, layer)
-        is_full = attention is not None and not attention.is_block_causal
-        if is_full and isinstance(n_masks := layer.get("n_masks"), int) and (below.get("block_length") or 0) > n_masks:
-            del below["block_length"]  # in block diffusion, a block may be longer than the requested masks
+        _drop_long_blocks(below, layer, attention)
         if below.get("steps_per_block") and "block_length" in layer:
-            own = getattr(attention_of(None), "block_length", None)
-            before, after = merged.get("block_length") or own, layer["block_length"] or own
+            before, after = merged.get("block_length") or own_length, layer["block_length"] or own_length
             below["steps_per_block"] = _rescaled(below["steps_per_block"], before, after)
+        block_length = length if attention is None else attention.block_length
         if block_length and block_length % (below.get("small_block_length") or 1):
             del below["small_block_length"]  # made for other blocks
         if merged.get("block_length") is not None and {**below, **layer}.get("block_length") is None:
             below.pop("cache", None)  # it needs blocks
         merged = {**below, **layer}
     return merged, attention
+
+
+def _drop_long_blocks(below: dict[str, Any], layer: Layer, attention: Any) -> None:
+    """Drops a block length of lower layers that is above the masks that a layer asks for.
+
+    In block diffusion, a block may be longer than these.
+    """
+    is_full, n_masks = attention is not None and not attention.is_block_causal, layer.get("n_masks")
+    if is_full and isinstance(n_masks, int) and (below.get("block_length") or 0) > n_masks:
+        del below["block_length"]
 
 
 def _excluded_by(layer: Layer, below: Layer) -> set[str]:

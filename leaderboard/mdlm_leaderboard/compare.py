@@ -3,7 +3,7 @@
 Every difference is B - A. There is one verdict, of the test whose interval is shown (`difference`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,45 +88,65 @@ def _text(
     shown = _Shown(is_accuracy=is_accuracy)
     on = f"{next(iter(by_task)) if len(by_task) == 1 else f'{len(by_task)} tasks'} ({head}, {n_questions} questions)"
     over_tasks = _over_tasks(by_task, n_questions, is_share=is_accuracy)
-    clustered = [[one for name in by_task if (one := own[name, metric]) and one.parts] for own in shares]
-    is_known = all(len(own) == len(by_task) for own in clustered)
-    means = [mean_of_tasks(own) for own in clustered] if is_known else []
-    is_sampled = is_known and all(metric in own.get(name, {}) for own in answers for name in by_task)
-    scores = [pair for name in by_task for pair in _paired(name, metric, answers)] if is_sampled else []
+    means, scores = _over_questions(by_task, metric, answers, shares)
     noise = _noise(files, by_task, n_questions)
     if scores and all(one == other for one, other in scores):
         sentence = f"{names[1]} equals {names[0]} on {on}: every question has the same score in both."
     else:
-        unit, of_suite = " points" if is_accuracy else "", any(one.suite for one, _ in measured)
-        above = "above" if over_tasks.mean > 0 else "below"
-        than = f"{shown.score(abs(over_tasks.mean))}{unit} {above}" if over_tasks.mean else "level with"
-        fields = {cluster or one.cluster for one, _ in measured} - {""}
-        of = (
-            f"clusters by {' and '.join(sorted(fields))}"
-            if fields
-            else "sets of questions"
-            if of_suite
-            else "questions"
+        than = (
+            f"{_apart(over_tasks.mean, shown)} {names[0]} on {on}{_test(measured, means, over_tasks, shown, cluster)}"
         )
-        others = "other word rules" if of_suite else "other tasks of the kind"
-        verdict = _verdict(means, shown, of) if means else _over_others(over_tasks, shown, f"for {others}")
-        beside = [f"over {others}, {shown.ends(over_tasks)}"] if means and over_tasks.low is not None else []
-        parts = [f"{names[1]} is {than} {names[0]} on {on}{verdict}", *_flips(names, scores), *beside, *noise]
-        sentence = f"{'; '.join(parts)}."
+        others = f"over {_others(measured)}, {shown.ends(over_tasks)}"
+        beside = [others] if means and over_tasks.low is not None else []
+        sentence = f"{'; '.join([f'{names[1]} is {than}', *_flips(names, scores), *beside, *noise])}."
     paths = [f"{letter}: {name} ({file.path})" for letter, name, file in zip("AB", names, files, strict=True)]
     texts = ["\n".join(paths), sentence]
     if is_accuracy and not means:
         texts.append("For a test over questions, run both with lm_eval's --log_samples.")
     elif not means and over_tasks.low is None:
         texts.append("There is no test: of one task, only scores from 0 to 1 have one.")
-    if not noise:
-        texts.append(UNMEASURED)
+    texts += [] if noise else [UNMEASURED]
     rows = [
         [task, shown.score(one), shown.score(other), shown.difference(other - one)]
         for task, (one, other) in by_task.items()
     ]
     table = markdown_table([head, "A", "B", f"B - A{' (points)' if is_accuracy else ''}"], rows)
     return "\n\n".join([*texts, table])
+
+
+def _over_questions(
+    by_task: Iterable[str],
+    metric: str,
+    answers: Sequence[Answers],
+    shares: Sequence[Mapping[tuple[str, str], Score | None]],
+) -> tuple[list[Score], list[tuple[float, float]]]:
+    """The mean of each file with its clusters, and the scores of each question in both; empty where unknown."""
+    names = [*by_task]
+    clustered = [[one for name in names if (one := own[name, metric]) and one.parts] for own in shares]
+    if any(len(own) < len(names) for own in clustered):
+        return [], []
+    is_sampled = all(metric in own.get(name, {}) for own in answers for name in names)
+    scores = [pair for name in names for pair in _paired(name, metric, answers)] if is_sampled else []
+    return [mean_of_tasks(own) for own in clustered], scores
+
+
+def _apart(mean: float, shown: "_Shown") -> str:
+    """How far the second run is from the first, such as "2.5 points above"."""
+    unit = " points" if shown.is_accuracy else ""
+    return f"{shown.score(abs(mean))}{unit} {'above' if mean > 0 else 'below'}" if mean else "level with"
+
+
+def _others(measured: Tasks) -> str:
+    return "other word rules" if any(one.suite for one, _ in measured) else "other tasks of the kind"
+
+
+def _test(measured: Tasks, means: Sequence[Score], over_tasks: Interval, shown: "_Shown", cluster: str) -> str:
+    """The verdict of the test over questions; without single answers, of that over tasks."""
+    if not means:
+        return _over_others(over_tasks, shown, f"for {_others(measured)}")
+    if fields := {cluster or one.cluster for one, _ in measured} - {""}:
+        return _verdict(means, shown, f"clusters by {' and '.join(sorted(fields))}")
+    return _verdict(means, shown, "sets of questions" if any(one.suite for one, _ in measured) else "questions")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Ranks of rows by their scores, and the speeds and marks of ways of decoding."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,31 +42,46 @@ def ranked(rows: Iterable[Row], at: Callable[[Row], Estimate | None]) -> tuple[R
     return tuple(ordered)
 
 
-def with_speeds(among: Sequence[Row], names: Sequence[str]) -> list[Row]:
+Scored = Sequence[tuple[Row, Estimate]]  # rows with their accuracies on one benchmark
+Changes = Iterator[tuple[str, dict[str, Any]]]  # ids of rows, and fields of their estimates
+
+
+def with_speeds(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     """The rows of benchmarks with their speeds, marks and PB90; settings of one checkpoint are compared."""
-    found = {row.id: dict(row.benchmarks) for row in among}
+    found = {row.id: dict(row.benchmarks) for row in rows}
     for name in names:
-        rows = [row for row in among if name in row.benchmarks and row.benchmarks[name].is_accuracy]
-        costs, machines = ([getattr(row.benchmarks[name], of) for row in rows] for of in ("costs", "machine"))
-        by = parallelism.measure_of_speed(costs, is_one_machine=len({*machines}) == 1)
-        ways: dict[Any, dict[str, parallelism.Point]] = {}  # settings of one curve of score by tokens per evaluation
-        for row in rows:
-            if tokens := row.benchmarks[name].tokens_per_evaluation:
-                ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * row.benchmarks[name].mean
-        for way in (way for way in ways.values() if len(way) > 1):
-            pb = {quality: parallelism.parallel_bench([*way.values()], quality) for quality in QUALITIES}
-            for id in way:
-                found[id][name] = replace(found[id][name], parallel_bench=pb)
-        if by is None:
-            continue
-        n_settings, settings = Counter(str(row.who) for row in rows), {}
-        for row in (row for row in rows if n_settings[str(row.who)] > 1):
-            one, frontier = row.benchmarks[name], (str(row.who), is_exact(row))
+        scored = [(row, one) for row in rows if (one := row.benchmarks.get(name)) and one.is_accuracy]
+        for id, fields in (*_parallel_bench(scored), *_marks(scored)):
+            found[id][name] = replace(found[id][name], **fields)
+    return [replace(row, curves={(BENCHMARKS, ""): found[row.id]}) for row in rows]
+
+
+def _parallel_bench(scored: Scored) -> Changes:
+    """PB90 and PB95 of rows that are one curve of score by tokens per evaluation."""
+    ways: dict[Any, dict[str, parallelism.Point]] = {}
+    for row, one in scored:
+        if tokens := one.tokens_per_evaluation:
+            ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * one.mean
+    for way in (way for way in ways.values() if len(way) > 1):
+        pb = {quality: parallelism.parallel_bench([*way.values()], quality) for quality in QUALITIES}
+        yield from ((id, {"parallel_bench": pb}) for id in way)
+
+
+def _marks(scored: Scored) -> Changes:
+    """The speed of each row with other settings of its checkpoint, and whether it is on a frontier."""
+    costs, machines = [one.costs for _, one in scored], {one.machine for _, one in scored}
+    by = parallelism.measure_of_speed(costs, is_one_machine=len(machines) == 1)
+    if by is None:
+        return
+    n_settings = Counter(str(row.who) for row, _ in scored)
+    contenders = {}
+    for row, one in scored:
+        if n_settings[str(row.who)] > 1:
             speed, slack = parallelism.speed_of(one.costs[by] or 0, by), parallelism.slack_of(by)
-            settings[row.id] = parallelism.Contender(speed, one.mean, one.score, frontier, slack)
-        for (id, setting), mark in zip(settings.items(), parallelism.marks([*settings.values()]), strict=True):
-            found[id][name] = replace(found[id][name], speed=setting.speed, speed_by=by, mark=mark)
-    return [replace(row, curves={(BENCHMARKS, ""): found[row.id]}) for row in among]
+            frontier = str(row.who), is_exact(row)
+            contenders[row.id] = parallelism.Contender(speed, one.mean, one.score, frontier, slack)
+    for (id, way), mark in zip(contenders.items(), parallelism.marks([*contenders.values()]), strict=True):
+        yield id, {"speed": way.speed, "speed_by": by, "mark": mark}
 
 
 def _way(row: Row) -> tuple[Deviation, ...]:
