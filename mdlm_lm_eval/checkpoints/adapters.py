@@ -23,8 +23,11 @@ LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vect
 
 
 def adapter_config(peft: str, *, revision: str = "main") -> PeftConfig:
-    """The config of an adapter (hub id or folder). Raises OptionError for prompt learning, and PEFT's own errors."""
-    config = PeftConfig.from_pretrained(os.path.expanduser(peft), revision=revision)
+    """The config of an adapter (hub id or folder). Raises OptionError for a folder without one and prompt learning."""
+    place = os.path.expanduser(peft)
+    if os.path.isdir(place) and not os.path.exists(os.path.join(place, "adapter_config.json")):
+        raise OptionError(f"peft={peft}: the folder holds no adapter_config.json")  # PEFT would ask the hub for it
+    config = PeftConfig.from_pretrained(place, revision=revision)
     if config.is_prompt_learning:
         raise OptionError(f"peft={peft}: prompt learning adds tokens to a text; use an adapter of weights, as LORA")
     return config
