@@ -27,7 +27,10 @@ def adapter_config(peft: str, *, revision: str = "main") -> PeftConfig:
     place = os.path.expanduser(peft)
     if os.path.isdir(place) and not os.path.exists(os.path.join(place, "adapter_config.json")):
         raise OptionError(f"peft={peft}: the folder holds no adapter_config.json")  # PEFT would ask the hub for it
-    config = PeftConfig.from_pretrained(place, revision=revision)
+    try:
+        config = PeftConfig.from_pretrained(place, revision=revision)
+    except ValueError as error:
+        raise OptionError(f"peft={peft}: {error}") from error
     if config.is_prompt_learning:
         raise OptionError(f"peft={peft}: prompt learning adds tokens to a text; use an adapter of weights, as LORA")
     return config
