@@ -3,53 +3,19 @@
 Arguments with an option of the same meaning are accepted under their own names, which the options declare.
 """
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.options import OptionError, must_be, parse_flag, shown
 
-_IN_CONTEXT = "max_length= limits prompt and masks together"
-_TRAINED = "peft= loads a trained adapter"
-_OFF = ("false", "none")
-_EMPTY = ("[]", "none")
-# Name -> values that change nothing here, in lower case, and the sentence about any other value.
-_WITHOUT_OPTION: dict[str, tuple[tuple[str, ...], str]] = {
-    "alg_temp": (("0", "0.0", "none"), ""),
-    "apply_chat_template": (_OFF, "type --apply_chat_template, a flag of lm_eval"),
-    "autogptq": (_OFF, "a GPTQ checkpoint says so in its config"),
-    "begin_suppress_tokens": (_EMPTY, "eos_last=true fills in end-of-text and end-of-turn tokens last"),
-    "bias": (("none",), _TRAINED),
-    "cfg_keep_tokens": (_EMPTY, "guidance masks the whole prompt"),
-    "classifier_free_guidance": (("1", "1.0"), "use cfg_scale, which is smaller by 1"),
-    "eps": (("0.001", "1e-3", "1e-03"), ""),
-    "gguf_file": (("none",), "GGUF is not supported; give a folder with safetensors"),
-    "log_type": (("ftb",), ""),
-    "lora": (_OFF, _TRAINED),
-    "lora_alpha": ((), _TRAINED),
-    "lora_dropout": ((), _TRAINED),
-    "max_prompt_len": ((), _IN_CONTEXT),
-    "modules_to_save": (("none",), _TRAINED),
-    "nll_type": (("mc",), "likelihood=chain predicts one token after the other"),
-    "pad_to_max_len": (_OFF, "padding changes no logits here"),
-    "prompt_length": ((), _IN_CONTEXT),
-    "r": ((), _TRAINED),
-    "remasking_strategy": (
-        (),
-        "low_confidence_static is unmasking=confidence, low_confidence_dynamic confidence_threshold, sequential "
-        "unmasking=left_to_right, entropy_bounded entropy_bound",
-    ),
-    "return_dict": (("true", "false"), ""),
-    "sampling_eps": (("0", "0.0", "0.001", "1e-3", "1e-03"), "the estimator masks whole numbers of tokens"),
-    "save_dir": (("none",), "lm_eval's --output_path keeps results and its --use_cache FILE answers"),
-    "show_speed": (_OFF, "every run prints its speed; leave it out"),
-    "stochastic_transfer": (_OFF, ""),
-    "stopping_criteria_idx": (
-        ("none",),
-        "answers end at the checkpoint's own end tokens, and at a task's stop strings",
-    ),
-    "suppress_tokens": (_EMPTY, "suppress_eos=true never fills in an end-of-text token"),
-    "target_modules": ((), _TRAINED),
-    "use_block_cache": (_OFF, "the approximate cache within a block is not supported"),
-}
+
+@cache
+def _without_option() -> dict[str, Any]:
+    import yaml  # not needed for --help
+
+    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text))
 
 
 def without_script_arguments(given: dict[str, Any]) -> dict[str, Any]:
@@ -60,12 +26,12 @@ def without_script_arguments(given: dict[str, Any]) -> dict[str, Any]:
     """
     kept = {}
     for name, value in given.items():
-        if name not in _WITHOUT_OPTION:
+        if (known := _without_option().get(name)) is None:
             kept[name] = value
-            continue
-        neutral, instead = _WITHOUT_OPTION[name]
-        if str(value).lower() not in neutral:
-            raise OptionError(f"{name}={shown(value)}: {instead}") if instead else must_be(name, neutral[0], value)
+        elif str(value).lower() not in known["accepts"]:
+            if "instead" in known:
+                raise OptionError(f"{name}={shown(value)}: {known['instead']}")
+            raise must_be(name, known["accepts"][0], value)
     return _own_threshold(_own_cache(kept))
 
 

@@ -7,7 +7,7 @@
 Prints a table and writes a JSON file into a cache folder. Later results with the same weights, version, dtype and
 options name this file. The exit status is 1 if a fault was found. Keys of the file: `applies_to` (weights, config,
 vocabulary, package_version, dtype, options), `verdict`, `recognised`, `logits`, `choices`, `equal_strings`,
-`memory_and_speed`, `theirs`, `unknown_share` (of the tokens of the task's prompts, or of its own without a task), and
+`theirs`, `unknown_share` (of the tokens of the task's prompts, or of its own without a task), and
 `noise_floor`: task, change (model arguments of the second run), dtypes, answers, flipped, share and its Wilson interval
 [low, high], first_differing_token (smallest, median; null if no text differs), scores ("task metric,filter" -> [first,
 second]) and largest_move; or {"left_out": reason} if it was not measured.
@@ -111,7 +111,6 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     own_prompts = subject.prompts(TEXTS, given.apply_chat_template)
     canvases = [subject.canvas(prompt) for prompt in own_prompts]
     found["equal_strings"] = here.equal_strings(loaded[0], canvases, subject.request)
-    found["memory_and_speed"] = here.memory_and_speed(loaded[0], canvases, subject.request)
     count = count_unknown(subject.tokenizer, [id for prompt in own_prompts for id in prompt])
     share = count["unknown"] / count["tokens"]
     found["noise_floor"] = {"left_out": _NO_ENGLISH}
@@ -203,7 +202,6 @@ def lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     all_equal = recognised["dtype"] == "float32" and set(same["same_strings"].values()) == {same["answers"]}
     numbers = ", ".join(f"{name} {n} of {same['answers']}" for name, n in same["same_strings"].items())
     said.append(("same strings", "all equal" if all_equal else numbers))
-    said += _memory_in_words(found["memory_and_speed"]) if found["memory_and_speed"] else []
     noise = found["noise_floor"]
     if "left_out" in noise:
         return [*said, ("noise floor", f"left out: {noise['left_out']}"), ("verdict", found["verdict"])]
@@ -224,23 +222,6 @@ def _choices_in_words(choices: Mapping[str, Any]) -> list[tuple[str, str]]:
     passes = f"{choices['our_passes']} passes in {choices['our_seconds']:.3g} s"
     theirs = f"{choices['their_passes']} in {choices['their_seconds']:.3g} s"
     return [*found, ("answers", f"{answers}; ours {passes}, theirs {theirs}")]
-
-
-def _memory_in_words(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    mib = 2.0**20
-    measured = found["measured_row_bytes"]
-    row = f"{found['row_bytes'] / mib:.3g} MiB a row" + (f" ({measured / mib:.3g} measured)" if measured else "")
-    batch = f", at most {found['largest_batch']} rows" if found["largest_batch"] else ""
-    peak = f"{found['peak_of']} held {found['measured_peak_bytes'] / mib:.4g} MiB"
-    memory = f"weights {found['weights_bytes'] / mib:.4g} MiB, {row}{batch}; {peak}"
-    seconds = [
-        f"{rows} rows {spent * 1e3:.3g} ms (arithmetic {found['seconds_of_arithmetic'][rows] * 1e3:.3g} ms)"
-        for rows, spent in found["seconds_per_pass"].items()
-    ]
-    how = "compiled" if found["compiled"] else "fused" if found["fused"] else "not compiled"
-    how += ", CUDA graphs" if found["cuda_graphs"] else ""
-    weights = f"reading the weights {found['seconds_of_bandwidth'] * 1e3:.3g} ms"
-    return [("memory", memory), ("a pass", f"{found['canvas_tokens']} tokens: {', '.join(seconds)}, {weights}, {how}")]
 
 
 def _shown(value: Any) -> str:

@@ -1,7 +1,6 @@
-"""Measures a checkpoint on this machine: how it is read, equal strings, noise floor, memory, time of a pass."""
+"""Measures a checkpoint on this machine: how it is read, equal strings, noise floor."""
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -9,14 +8,12 @@ from typing import Any
 import torch
 from accelerate.utils.memory import clear_device_cache
 from lm_eval import simple_evaluate
-from torch.utils.benchmark import Timer
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.check.comparison import random_canvases
 from mdlm_lm_eval.declared import as_record
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
-from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.lm import MDLM, config_of, settings_of, tokenizer_of
 from mdlm_lm_eval.loader import load_plugins
@@ -30,7 +27,6 @@ from mdlm_lm_eval.results.statistics import wilson
 
 BATCH_SIZES = (1, 2, 8)
 STOP = (".",)  # a stop string that occurs in some of the answers, so that their rows leave the batch early
-_MOST_ROWS = 1024
 # Options that the authors' side is told, and arguments that it loads our network with.
 _TOLD = "temperature cfg_scale top_p top_k confidence_threshold parallel_factor unmasking suppress_eos eos_last".split()  # noqa: SIM905
 _OF_LOADING = ("revision", "subfolder", "diffusion_family", "mask_token_id", "shift_logits", "attn_implementation")
@@ -254,69 +250,3 @@ def _answer(sample: Mapping[str, Any]) -> Any:
     """The answer of a sample: a text, or the number of the likeliest choice."""
     scores = [each[0] if isinstance(each, (tuple, list)) else each for each in sample["filtered_resps"]]
     return scores[0] if isinstance(scores[0], str) else scores.index(max(scores))
-
-
-def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest) -> dict[str, Any]:
-    """Memory in bytes, computed and measured, and seconds of a pass beside the least that the device's speed allows.
-
-    Empty for families that decode with transformers' own method.
-    """
-    denoiser, device = lm.denoiser, lm.device
-    if denoiser.generate is not None:
-        return {}
-    weights = sum(each.numel() * each.element_size() for each in denoiser.model.parameters())
-    n_parameters = sum(each.numel() for each in denoiser.model.parameters())
-    longest = max(canvases, key=lambda canvas: len(canvas.token_ids))
-    length = len(longest.token_ids)
-    row = RowSize(
-        length=length,
-        n_logits=max(longest.block_lengths),
-        is_cached=request.cache.remembers,
-        is_guided=request.options.cfg_scale > 0.0,
-    )
-    row_bytes = row.total(denoiser.model.config, denoiser.dtype.itemsize)
-    free = devices.free_bytes(device)
-    seconds, peaks = {}, {}
-    for rows in (BATCH_SIZES[0], BATCH_SIZES[-1]):
-        ids = torch.tensor([longest.token_ids] * rows, device=device)
-        columns = torch.arange(length, device=device).expand(rows, -1)
-        outputs = torch.arange(rows * length, device=device)[: rows * max(longest.block_lengths)]
-        meter = devices.Meter(device)
-        run = functools.partial(denoiser.window_logits, ids, columns, None, outputs)
-        seconds[rows] = _seconds(run)
-        peaks[rows] = meter.read()[1]
-    (few, many) = seconds
-    on_gpu = free is not None
-    bytes_per_second, operations_per_second = _speed_of(device, denoiser.dtype)
-    return {
-        "weights_bytes": weights,
-        "row_bytes": row_bytes,
-        "measured_row_bytes": (peaks[many] - peaks[few]) // (many - few) if on_gpu else None,
-        "measured_peak_bytes": max(peaks.values()),
-        "peak_of": "GPUs" if on_gpu else "process",
-        "largest_batch": rows_that_fit(row_bytes, free, most=_MOST_ROWS) if free is not None else None,
-        "canvas_tokens": length,
-        "seconds_per_pass": {str(rows): each for rows, each in seconds.items()},
-        "seconds_of_bandwidth": weights / bytes_per_second,
-        "seconds_of_arithmetic": {
-            str(rows): 2 * n_parameters * rows * length / operations_per_second for rows in seconds
-        },
-        "compiled": denoiser.compiled,
-        "fused": dict(denoiser.fused),
-        "cuda_graphs": denoiser.graphs is not None,
-    }
-
-
-def _speed_of(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
-    """Bytes per second that a copy reads and writes, and operations per second of a large matrix product."""
-    size = 2**26 if device.type == "cuda" else 2**24
-    values, copy = torch.empty(size, device=device), torch.empty(size, device=device)
-    moved = 2 * size * values.element_size() / _seconds(lambda: copy.copy_(values))
-    width = 8192 if device.type == "cuda" else 512
-    matrix = torch.ones(width, width, device=device, dtype=dtype)
-    return moved, 2 * width**3 / _seconds(lambda: matrix @ matrix)
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    """The mean of five runs in seconds, after two runs that warm up."""
-    return Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads()).timeit(5).mean
