@@ -9,6 +9,7 @@ All files but the record are in the folder `antiberty`, as the tasks name it.
 """
 
 import argparse
+import gzip
 import hashlib
 import json
 import platform
@@ -25,7 +26,7 @@ from typing import Any
 
 FOLDER = Path("antiberty")
 CHECKPOINT = FOLDER / "checkpoint"
-RECORD = Path(__file__).with_name("record.json")
+RECORD = Path(__file__).with_name("record.json.gz")
 WEIGHTS = "antiberty/trained_models/AntiBERTy_md_smooth/"
 # What the package has beside a BERT for masked language modelling: other heads, and a buffer of older transformers.
 DROPPED = {"bert.embeddings.position_ids", "bert.pooler.dense.weight", "bert.pooler.dense.bias"} | {
@@ -208,13 +209,13 @@ def record() -> None:
     asked, theirs, ours = (json.loads((FOLDER / f"{name}.json").read_text()) for name in ("chains", "theirs", "ours"))
     check = json.loads((FOLDER / "check.json").read_text())
     found: dict[str, Any] = {"residues": {}, "loops": {}, "passes": {}}
-    seconds, peak = 0.0, 0.0
+    peak = 0.0
     for path in find_result_files(FOLDER / "results"):
         file = read_result_file(path)
         (task,) = file.tasks.values()
         kind, words = f"{task.name.removeprefix('antibody_')}s", cell_of(task.options)
         found[kind][words] = scores_of(file)
-        seconds, peak = seconds + task.cost["seconds"], max(peak, task.cost["peak_memory_bytes"])
+        peak = max(peak, task.cost["peak_memory_bytes"])
         if kind == "loops":
             found["passes"][words] = passes_of(file)
     logits = check["logits"]
@@ -229,11 +230,11 @@ def record() -> None:
         "agreement": {
             "logits": {name: logits[name] for name in ("largest_difference", "canvases")},
             "same_strings": check["equal_strings"],
+            "noise_floor": check["noise_floor"],
             "fills": [len(asked["masked"]), sum(whole(asked, n, ours) != one for n, one in enumerate(theirs["fills"]))],
             "pseudo": [[mine, its] for mine, its in zip(ours["pseudo"], theirs["pseudo"], strict=True)],
         },
         "cost": {
-            "seconds_of_sweeps": round(seconds),
             "seconds_of_ask": round(ours["seconds"]),
             "seconds_of_theirs": round(theirs["seconds"]),
             "peak_bytes": peak,
@@ -241,7 +242,7 @@ def record() -> None:
         **found,
         "placed": ours["placed"],
     }
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    RECORD.write_bytes(gzip.compress(json.dumps(record, indent=1).encode(), mtime=0))
 
 
 def whole(asked: Mapping[str, Any], n: int, ours: Mapping[str, Any]) -> str:
@@ -287,7 +288,7 @@ def table() -> str:
 
     from mdlm_lm_eval.results.statistics import Score, comparisons, difference, holm, score_of_sets
 
-    recorded = json.loads(RECORD.read_text())
+    recorded = json.loads(gzip.decompress(RECORD.read_bytes()))
 
     def score(by_pair: Scores) -> Score:
         return score_of_sets({"": [(pair, one) for pair, own in by_pair.items() for one in own]})
@@ -335,7 +336,7 @@ def table() -> str:
         lines.append(f"|{n}|{100 * masks[n].mean:.1f}|{'|'.join(parts)}|")
 
     loops = {name: score(own) for name, own in recorded["loops"].items()}
-    lines += ["", "|CDR3, filled|recovered|difference to|passes that fill residues, of all|residues in such a pass|"]
+    lines += ["", "|CDR3, filled|recovered|difference|passes that fill residues, of all|residues in such a pass|"]
     lines.append("|---|---|---|---|---|")
     orders = [f"{order}, 0 masks" for order in ("one step", "margin", "entropy", "random", "left_to_right")]
     against = dict.fromkeys(orders, "confidence, 0 masks")
@@ -347,10 +348,11 @@ def table() -> str:
     against |= own_passes
     for name in ["confidence, 0 masks", *against]:
         passes, first = recorded["passes"][name], against.get(name)
-        beside_first = f"{first}: {change(loops[first], loops[name], marks.get(name, ''))}" if first else ""
+        beside_first = change(loops[first], loops[name], marks.get(name, "")) if first else ""
         of_all = f"{passes['own']:.0f} of {passes['all']:.0f}"
         per_pass = f"{passes['residues'] / passes['own']:.2f}"
-        lines.append(f"|{name}|{100 * loops[name].mean:.1f}|{beside_first}|{of_all}|{per_pass}|")
+        words = name.removesuffix(", 0 masks").replace("_", " ")
+        lines.append(f"|{words}|{100 * loops[name].mean:.1f}|{beside_first}|{of_all}|{per_pass}|")
     return "\n".join(lines)
 
 
