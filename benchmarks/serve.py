@@ -69,8 +69,15 @@ def completion(text: str, tokens: int | None = None, reason: str | None = "stop"
     return {"object": "text_completion", "choices": [{"index": 0, "text": text, "finish_reason": reason}], **usage}
 
 
+def chat(text: str, prompt_tokens: int, tokens: int) -> dict[str, Any]:
+    """The body of an answer to a chat."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
+    return {"object": "chat.completion", "choices": [choice], "usage": usage}
+
+
 class StandIn(ThreadingHTTPServer):
-    """Answers `/v1/completions` by `answer`, in a thread of its own within `with`.
+    """Answers requests by `answer`, in a thread of its own within `with`.
 
     pages: what GET requests find. faults: HTTP statuses (or DROP) with which the first requests are answered instead.
     delay: seconds before each answer. `served` holds the payloads of those that were answered.
@@ -174,7 +181,8 @@ def decoding(
         options = replace(options, confidence_threshold=beside if fault == "equality" else 0.1)
 
     def answer(payload: Mapping[str, Any]) -> dict[str, Any]:
-        given, asked = payload["prompt"], {"temperature": payload.get("temperature", 0), "seed": payload.get("seed", 0)}
+        asked = {"temperature": payload.get("temperature", 0), "seed": payload.get("seed", 0)}
+        given = _templated(payload["messages"], tokenizer) if "messages" in payload else payload["prompt"]
         prompt = tokenizer.encode(given) if isinstance(given, str) else given
         prompt = _misread(prompt, tokenizer, fault, seen)
         asked |= {"temperature": 0} if fault == "temperature" else {}
@@ -187,7 +195,7 @@ def decoding(
             text = text.split(stop)[0]
         if fault == "abort" and next(count) % 5 == 0:
             return completion(text[: len(text) // 2], len(ids) // 2, "abort")
-        return completion(text, len(ids))
+        return chat(text, len(prompt), len(ids)) if "messages" in payload else completion(text, len(ids))
 
     return answer
 
@@ -205,16 +213,19 @@ def _misread(
     if fault == "mask":
         return list(tokenizer.encode(tokenizer.decode(prompt)))
     if fault.startswith("template"):
-        text, (before, after) = tokenizer.decode(prompt), _templated("\0", tokenizer).split("\0")
+        text, (before, after) = tokenizer.decode(prompt), _templated(_user("\0"), tokenizer).split("\0")
         if fault == "template_twice":
-            return list(tokenizer.encode(_templated(text, tokenizer)))
+            return list(tokenizer.encode(_templated(_user(text), tokenizer)))
         if text.startswith(before) and text.endswith(after):
             return list(tokenizer.encode(text.removeprefix(before).removesuffix(after)))
     return prompt
 
 
-def _templated(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    messages = [{"role": "user", "content": text}]
+def _user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def _templated(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> str:
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from inspect import signature
@@ -49,6 +50,7 @@ from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import UNKNOWN
+from mdlm_lm_eval.results.suite import suite_task
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
@@ -58,6 +60,7 @@ if not (find_spec("aiohttp") and find_spec("tenacity")):  # without them, lm-eva
     )
 
 from aiohttp import ClientConnectionError  # noqa: E402
+from lm_eval.models.api_models import JsonChatStr  # noqa: E402
 from lm_eval.models.openai_completions import LocalCompletionsAPI  # noqa: E402
 
 _SECRETS = ("token", "auth_token", "header", "api_key")
@@ -81,14 +84,16 @@ _JOBS: ContextVar[Sequence[ServerJob]] = ContextVar("jobs")
 
 
 class MDLMServer(LocalCompletionsAPI):
-    """Generation by a server's `/v1/completions`, registered as `mdlm-server`.
+    """Generation by a server's `/v1/completions` or `/v1/chat/completions`, registered as `mdlm-server`.
 
     base_url: the server's address.
     engine: one of `ENGINES`; auto asks the server.
     engine_version: needed if the engine does not report it. (lm-eval uses the argument `version` for a task's.)
     model: the name of the model on the server; by default the first that the server lists.
     pretrained: the checkpoint, on the hub or in a folder; by default `model`. Its tokenizer makes the token ids.
-    settings: decoding options that the server was started with and does not report, as a dictionary or JSON.
+    settings: decoding options that the server was started with and does not report, as a dictionary or JSON. Engines
+        that read them from requests get them so.
+    chat: true sends chats to `/v1/chat/completions`, and the server applies its own template.
     sampling: true states that the engine samples with a request's temperature, top_p, top_k and seed, although its
         documented versions do not.
     plugins: as for `--model mdlm`.
@@ -108,6 +113,7 @@ class MDLMServer(LocalCompletionsAPI):
         pretrained: str = "",
         tokenizer: str = "",
         settings: str | Mapping[str, Any] = "{}",
+        chat: bool | str = False,
         sampling: bool | str = False,
         audit: int | str = 0,
         num_concurrent: int | str = 1,
@@ -137,6 +143,8 @@ class MDLMServer(LocalCompletionsAPI):
         self.facts, self.said = self._said()
         self._renoises = self.facts.get("dllm_algorithm") == serving.RENOISING
         self.dialect = serving.dialect(self.engine, self.facts, parse_flag("sampling", sampling))
+        self.chat = parse_flag("chat", chat) or self.dialect.chats
+        self.prompt_tokens: dict[str, int] = {}
         self.version = engine_version or str(self.facts.pop("version", UNKNOWN))
         given = {name: arguments.pop(name) for name in serving.REQUEST_OPTIONS if name in arguments}
         self._take(_settings_of(settings), given)
@@ -244,6 +252,11 @@ class MDLMServer(LocalCompletionsAPI):
         self.think_end_token, self.peft = arguments.get("think_end_token"), arguments.get("peft")
 
     @property
+    def path(self) -> str:
+        """Where generation requests go."""
+        return "/v1/chat/completions" if self.chat else "/v1/completions"
+
+    @property
     def tokenizer_name(self) -> str:
         """A part of the key of lm-eval's `--cache_requests`, as models may have different chat templates."""
         return str(self.pretrained).replace("/", "__")
@@ -274,24 +287,31 @@ class MDLMServer(LocalCompletionsAPI):
         options, engine = request.options, self.dialect
         stated = options.n_masks if isinstance(options.n_masks, int) else None
         n_tokens = options.max_gen_toks or stated or DEFAULT_MAX_GEN_TOKS
-        ids, room = self.tok_encode(instance.args[0]), self.max_length - n_tokens
-        if room < 1:
-            raise OptionError(f"max_gen_toks={n_tokens} leaves no room for a prompt in {self.max_length} tokens")
+        prompt = self.text_of(instance)
+        ids, room = self.tok_encode(prompt), self.max_length - n_tokens
+        if room < 1 or (self.chat and len(ids) > room):
+            what = f"a prompt of {len(ids)} tokens" if self.chat else "a prompt"
+            raise OptionError(f"max_gen_toks={n_tokens} leaves no room for {what} in {self.max_length} tokens")
         kept = ids[-room:]
-        text = instance.args[0] if kept == ids else self.tokenizer.decode(kept)
-        if not engine.takes_ids and self.mask_token_id is not None:
+        text = prompt if kept == ids else self.tokenizer.decode(kept)
+        if (self.chat or not engine.takes_ids) and self.mask_token_id is not None:
             mask = self.tokenizer.convert_ids_to_tokens(self.mask_token_id)
             if mask and mask in text:
                 raise OptionError(
                     f"a prompt holds {mask}, which {self.engine} would read as a mask; it takes text alone"
                 )
-        payload: dict[str, Any] = {"model": self.model, "prompt": kept if engine.takes_ids else text, "stream": False}
-        payload |= {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
+        payload: dict[str, Any] = {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
         payload |= {name: value for name in ("top_p", "top_k") if (value := getattr(options, name)) is not None}
-        if request.until and not self.think_end_token:
+        payload |= {name: self.stated[name] for name in engine.names if name in self.stated}
+        payload = {engine.names.get(name, name): value for name, value in payload.items() if name not in engine.fixed}
+        payload = {engine.nested: payload} if engine.nested else payload
+        if request.until and engine.stops and not self.think_end_token:
             payload["stop"] = list(request.until)
-        if engine.stop_ids:
+        if engine.stop_ids and not self.chat:
             payload["stop_token_ids"] = sorted(self.end_ids)
+        asked: dict[str, Any] = {"prompt": kept if engine.takes_ids else text}
+        if self.chat:
+            asked = {"messages": json.loads(instance.args[0].prompt)}
         numbers = {"prompt_tokens": len(kept), "returned_tokens": n_tokens}
         if stated or engine.blocks:
             numbers |= {"masks": stated or n_tokens, "asked_masks": stated or n_tokens}
@@ -303,21 +323,39 @@ class MDLMServer(LocalCompletionsAPI):
             truncated=len(ids) - len(kept),
             text=count_unknown(self.tokenizer, kept),
             own_seed=seed if differs else None,
-            payload={name: value for name, value in payload.items() if name not in engine.fixed} | dict(engine.sent),
+            payload={"model": self.model, "stream": False} | asked | payload | dict(engine.sent),
             until=request.until,
         )
+
+    def text_of(self, instance: Instance) -> str:
+        """Returns the text of a prompt. A chat's is that of the tokenizer's template, which may not be the server's.
+
+        Raises OptionError for prompts that cannot be chats.
+        """
+        prompt = instance.args[0]
+        if not self.chat:
+            return str(prompt)
+        if suite_task(task_of(instance)):
+            raise OptionError("chat=true does not work with the few-shot suite, which asks for the token after a text")
+        if isinstance(prompt, str):
+            raise OptionError("chat=true needs --apply_chat_template: the server takes chats")
+        return self.rendered(json.loads(prompt.prompt))
+
+    def rendered(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Returns the text of a conversation by the tokenizer's template."""
+        return str(super().apply_chat_template(chat_history, add_generation_prompt))
 
     def payload_of(self, instance: Instance, seed: int) -> dict[str, Any]:
         """Returns the payload of a generation request. Raises OptionError as `generate_until` does."""
         return self._prepare(instance, self._request(instance.args[1]), seed).payload
 
-    def _send(self, groups: Sequence[Sequence[ServerJob]], path: str = "/v1/completions") -> list[Any]:
+    def _send(self, groups: Sequence[Sequence[ServerJob]], path: str = "") -> list[Any]:
         """Returns the server's answers in the order of the jobs. They are recorded and saved when they arrive.
 
         Each group of jobs is one request, with the payload of its first job. Raises NoAnswerError for a request that
         has no answer after all retries.
         """
-        self._arrived, self.base_url = time.monotonic(), self.address + path
+        self._arrived, self.base_url = time.monotonic(), self.address + (path or self.path)
         if not groups:
             return []
         sent = self.get_batched_requests(list(groups), [None] * len(groups), generate=True)
@@ -347,6 +385,10 @@ class MDLMServer(LocalCompletionsAPI):
         now = time.monotonic()
         seconds, self._arrived = now - self._arrived, now
         usage = outputs.get("usage") or {}
+        if self.engine != "ollada" and str(outputs.get("id")).startswith("chatcmpl-ollada"):
+            raise OptionError("this is ollada, which ignores most of OpenAI's fields: set engine=ollada")
+        if self.chat and not self.prompt_tokens and usage.get("prompt_tokens"):
+            self._compare_template(usage["prompt_tokens"], int(jobs[0].numbers["prompt_tokens"]))
         passes = usage.get("nfe", outputs.get("nfe"))
         amounts = {"answer_tokens": usage.get("completion_tokens"), "forward_passes": passes, "seconds": seconds}
         known = {key: value for key, value in amounts.items() if value is not None}
@@ -362,7 +404,19 @@ class MDLMServer(LocalCompletionsAPI):
         """Returns the answer to a job as lm-eval expects it."""
         if job.target is not None:
             return serving.read_of(outputs, job.target)
-        return postprocess_generated_text(outputs["choices"][0]["text"], list(job.until), self.think_end_token)
+        text = serving.text_of(outputs["choices"][0])
+        return postprocess_generated_text(text, list(job.until), self.think_end_token)
+
+    def _compare_template(self, said: int, here: int) -> None:
+        """Records how many tokens the first chat has there and here, and warns if the two differ."""
+        self.prompt_tokens = {"said": said, "here": here}
+        if said != here:
+            logger.warning(
+                "The server counts %d prompt tokens, and the chat template of %s makes %d: the templates differ",
+                said,
+                self.pretrained,
+                here,
+            )
 
     def _answer(self, string: str) -> Answer:
         """Returns a string as an answer that can be compared in an audit."""
@@ -411,7 +465,7 @@ class MDLMServer(LocalCompletionsAPI):
         if self._renoises:
             for group in groups.values():  # the first job's payload is sent
                 group[0].payload["token_ids_logprob"] = sorted({job.payload["token_ids_logprob"][0] for job in group})
-        answers = iter(self._send([*groups.values()], "/generate" if self._renoises else "/v1/completions"))
+        answers = iter(self._send([*groups.values()], "/generate" if self._renoises else ""))
         found = {id(job): next(answers) for group in groups.values() for job in group}
         return [found[id(job)] for job in jobs]
 
@@ -446,7 +500,10 @@ class MDLMServer(LocalCompletionsAPI):
         for n in chosen:
             if (temperature := self._effective(jobs[n].options)["temperature"]) != 0:
                 raise OptionError(f"audit does not work with temperature={temperature}: sampled answers differ anyway")
-        strings = self.reference.generate_until([jobs[n].instance for n in chosen]) if chosen else []
+        instances = [copy(jobs[n].instance) for n in chosen]
+        for instance in instances:
+            instance.arguments = (self.text_of(instance), instance.args[1])
+        strings = self.reference.generate_until(instances) if chosen else []
         for n, string in zip(chosen, strings, strict=True):
             jobs[n].exact = self._answer(string)
         for name, task in self.reference.record.tasks.items():
@@ -469,6 +526,8 @@ class MDLMServer(LocalCompletionsAPI):
         server = {"engine": self.engine, "version": self.version, "model": model_name(self.model), "facts": self.facts}
         server |= {"said": self.said, "stated": self.stated, "unknown": unknown, "ignored": self.ignored}
         server |= {"concurrency": self._concurrent}
+        if self.chat:
+            server |= {"chat_template": "the server's", "prompt_tokens": self.prompt_tokens}
         if seconds:
             server["requests_per_second"] = sum(task["requests"] for task in tasks) / seconds
             server |= {"tokens_per_second": tokens / seconds} if tokens else {}
@@ -482,6 +541,16 @@ class MDLMServer(LocalCompletionsAPI):
         run |= {"explicit_options": explicit, "family_options": []}
         self.start_record()
         return {"mdlm": model | run}
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str | JsonChatStr:
+        """Returns the text of a conversation, with `chat` the conversation. Raises OptionError for a begun answer."""
+        if not self.chat:
+            return self.rendered(chat_history, add_generation_prompt)
+        if not add_generation_prompt:
+            raise OptionError("chat=true: a task begins its answers itself (gen_prefix), which a chat cannot hold")
+        return JsonChatStr(json.dumps(chat_history, ensure_ascii=False))
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Takes lm-eval's request cache. Raises OptionError if another server or other settings filled it."""

@@ -16,7 +16,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
 
 from benchmarks import serve
-from benchmarks.serve import DIALECTS, DROP, FAULTS, Answer, StandIn, completion, decoding, models
+from benchmarks.serve import DIALECTS, DROP, FAULTS, Answer, StandIn, chat, completion, decoding, models
 from mdlm_leaderboard.audit import audit
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.checkpoints import load_denoiser, load_tokenizer
@@ -398,6 +398,78 @@ def test_the_reference_reaches_what_an_engine_reaches() -> None:
         assert (0.4999999 < found < 0.5) is below
 
 
+# Chats
+
+
+def chats(*instances: Instance) -> list[Instance]:
+    """As lm-eval asks with --apply_chat_template."""
+    for one in instances:
+        messages = [{"role": "user", "content": one.args[0]}]
+        one.arguments = (MDLMServer.apply_chat_template(Chatting(), messages), one.args[1])
+    return [*instances]
+
+
+class Chatting(MDLMServer):
+    """Knows only that it chats."""
+
+    chat = True
+
+    def __init__(self) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("engine", "sent"),
+    [
+        ("openai", {"max_tokens": 8, "temperature": 0.0, "stop": ["."]}),
+        ("dlmserve", {"max_tokens": 8, "temperature": 0.0, "num_denoising_steps": 4}),
+        ("ollada", {"options": {"gen_length": 8, "temperature": 0.0, "steps": 4}}),
+    ],
+)
+def test_a_chat_is_the_servers_to_template(
+    engine: str, sent: dict[str, Any], checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(payload: Mapping[str, Any]) -> dict[str, Any]:
+        return chat("It is 4. Or 5", 7, 3)
+
+    with StandIn(answer) as server:
+        lm = lm_of(server, engine=engine, chat=True, settings={"steps": 4}, pretrained=str(checkpoint), audit=0)
+        assert lm.generate_until(chats(generation("2 + 2?", max_gen_toks=8, until=["."]))) == ["It is 4"]
+        (payload,) = server.served
+        facts = facts_of(lm)["server"]
+    seed = {key: value for key, value in payload.items() if key == "seed"}
+    messages = [{"role": "user", "content": "2 + 2?"}]
+    assert payload == {"model": "served", "stream": False, "messages": messages} | sent | seed
+    here = len(lm.tok_encode(lm.rendered(messages)))
+    assert facts["prompt_tokens"] == {"said": 7, "here": here}
+    assert f"The server counts 7 prompt tokens, and the chat template of {checkpoint} makes {here}" in caplog.text
+
+
+def test_what_is_no_chat_is_refused(checkpoint: Path) -> None:
+    with StandIn(lambda _: chat("4", 7, 1) | {"id": "chatcmpl-ollada-1"}) as server:
+        lm = lm_of(server, chat=True, pretrained=str(checkpoint))
+        with pytest.raises(OptionError, match="chat=true needs --apply_chat_template"):
+            lm.generate_until([generation("2 + 2?")])
+        with pytest.raises(OptionError, match="few-shot suite"):
+            lm.generate_until(chats(generation("2 + 2?", task="mdlm_verb_smallest")))
+        with pytest.raises(OptionError, match="gen_prefix"):
+            lm.apply_chat_template([{"role": "assistant", "content": "It is"}], add_generation_prompt=False)
+        with pytest.raises(OptionError, match="no room for a prompt of"):
+            lm.generate_until(chats(generation("one " * 3000)))
+        with pytest.raises(OptionError, match="set engine=ollada"):
+            lm.generate_until(chats(generation("2 + 2?", max_gen_toks=8)))
+
+
+def test_chats_are_audited_by_the_tokenizers_template(checkpoint: Path) -> None:
+    denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
+    stated = {"n_masks": 8, "block_length": 8}
+    with StandIn(decoding(denoiser, tokenizer, DecodingOptions(**stated))) as server:
+        lm = lm_of(server, chat=True, pretrained=str(checkpoint), settings=stated, audit=2, device="cpu")
+        lm.generate_until(chats(*numbered(2)))
+        facts = facts_of(lm)
+    assert facts["tasks"]["task"]["audit"]["same_strings"] == 2
+
+
 # The report
 
 
@@ -409,11 +481,11 @@ class Examined:
     threshold: float
     reference: MDLM
 
-    def report(self, fault: str) -> dict[str, Any]:
+    def report(self, fault: str, *, chat: bool = False) -> dict[str, Any]:
         settings = {"block_length": 8, "confidence_threshold": self.threshold}
         options = DecodingOptions(**settings)
         with StandIn(decoding(self.reference.denoiser, self.reference.tokenizer, options, fault)) as server:
-            lm = lm_of(server, pretrained=str(self.folder), settings=settings)
+            lm = lm_of(server, pretrained=str(self.folder), settings=settings, chat=chat)
             lm.reference = self.reference
             return conformance(lm)
 
@@ -485,6 +557,13 @@ def test_the_report_names_what_a_server_does_wrong(fault: str, examined: Examine
         wrong = points[name]["wrong"]
         assert wrong["text"] != wrong["expected"]
         assert wrong["request"]["max_tokens"] == 32
+
+
+@pytest.mark.parametrize("fault", ["", "threshold", "stop", "template_twice"])
+def test_the_report_on_a_server_of_chats(fault: str, examined: Examined) -> None:
+    points = examined.report(fault, chat=True)["points"]
+    assert {name for name, point in points.items() if point["result"] == "fail"} == NAMED.get(fault, set())
+    assert "prompt tokens" in points["template"]["why"]
 
 
 def test_the_report_is_a_command(examined: Examined, tmp_path: Path) -> None:

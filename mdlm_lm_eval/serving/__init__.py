@@ -1,6 +1,7 @@
 """Serving engines: the requests that each takes, the decoding settings that each reports, and how to read answers.
 
-Written for SGLang 0.5.23 (likelihood requests: its main branch of 2026), vLLM 0.33 and LMDeploy 0.18.
+Written for SGLang 0.5.23 (likelihood requests: its main branch of 2026), vLLM 0.33, LMDeploy 0.18, dlmserve 0.1.1 and
+ollada 0.3.
 """
 
 import logging
@@ -52,6 +53,9 @@ class Engine:
         masks.
     takes_ids: whether prompts may be token ids; stop_ids: whether it takes `stop_token_ids`.
     reaches: whether it also writes a token whose confidence equals the threshold. Ours must exceed it.
+    chats: whether it offers `/v1/chat/completions` alone; stops: whether it takes stop strings.
+    names: its names of options that a request may contain; options that the user states are sent under them.
+    nested: the key of a request under which it reads options.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -60,6 +64,10 @@ class Engine:
     takes_ids: bool = True
     stop_ids: bool = False
     reaches: bool = False
+    chats: bool = False
+    stops: bool = True
+    names: Mapping[str, str] = field(default_factory=dict)
+    nested: str = ""
 
 
 _GREEDY = {"temperature": 0.0, "top_p": None, "top_k": None, "seed": UNKNOWN}
@@ -68,6 +76,19 @@ ENGINES = {
     "vllm": Engine({"temperature": UNKNOWN, "seed": UNKNOWN}, stop_ids=True),
     "lmdeploy": Engine(takes_ids=False, reaches=True),
     "openai": Engine(blocks=False),
+    "dlmserve": Engine(
+        {"top_p": None, "top_k": None},
+        chats=True,
+        stops=False,
+        names={"steps": "num_denoising_steps", "block_length": "block_length"},
+    ),
+    "ollada": Engine(
+        {"seed": UNKNOWN},
+        chats=True,
+        stops=False,
+        names={"max_tokens": "gen_length", "steps": "steps", "block_length": "block_length"},
+        nested="options",
+    ),
 }
 
 
@@ -143,6 +164,11 @@ def last_step_read(ids: list[int], targets: list[int]) -> dict[str, Any]:
 # Answers
 
 
+def text_of(choice: Mapping[str, Any]) -> str:
+    """Returns the text of a completion or of a chat's answer."""
+    return choice.get("text") or (choice.get("message") or {}).get("content") or ""
+
+
 def check_answer(outputs: Any) -> None:
     """Raises NoAnswerError, with the reason, for a response with status 200 that is not an answer."""
     if not isinstance(outputs, dict) or outputs.get("error") or outputs.get("object") == "error":
@@ -156,7 +182,7 @@ def check_answer(outputs: Any) -> None:
         raise NoAnswerError(f"finish_reason={shown(reason)}")
     tokens = (outputs.get("usage") or {}).get("completion_tokens")
     read = choice.get("logprobs") or "output_token_logprobs" in choice
-    if not read and not choice.get("text") and (tokens == 0 or (tokens is None and kind is None)):
+    if not read and not text_of(choice) and (tokens == 0 or (tokens is None and kind is None)):
         raise NoAnswerError("it sent an empty text and no tokens")
 
 

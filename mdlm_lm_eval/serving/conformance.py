@@ -20,7 +20,7 @@ from mdlm_lm_eval.command_line import ending_well, parser_of
 from mdlm_lm_eval.options import OptionError, shown
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.samples import new_instance
-from mdlm_lm_eval.serving import REQUEST_OPTIONS, NoAnswerError, check_answer
+from mdlm_lm_eval.serving import REQUEST_OPTIONS, NoAnswerError, check_answer, text_of
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.server import MDLMServer
@@ -38,6 +38,10 @@ _ALIKE = "Once upon a time there lived a miller who had three sons, a mill, a do
 _ENDS = ("eldest took the mill and", "youngest took the cat and")
 _THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, None)
 _GENERATION: dict[str, Any] = {"max_gen_toks": 32, "until": []}
+
+
+def _chat(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Examination:
         assert lm.reference is not None
         self.lm, self.reference, self.facts = lm, lm.reference, lm.get_model_info()["mdlm"]["server"]
         self.n_asked, self.failures = 0, list[Served]()
+        self.usage: Mapping[str, Any] = {}  # of the last answer
 
     def request(self, prompt: str, gen_kwargs: Mapping[str, Any]) -> Any:
         """Returns a request as lm-eval makes it, in a task named after the prompt."""
@@ -80,25 +85,32 @@ class Examination:
 
     def expected(self, prompt: str, **gen_kwargs: Any) -> str:
         """Returns the text that the model in this process writes."""
-        (text,) = self.reference.generate_until([self.request(prompt, gen_kwargs)], disable_tqdm=True)
+        request = self.request(prompt, gen_kwargs)
+        if self.lm.chat:
+            request.arguments = (self.lm.rendered(_chat(prompt)), request.args[1])
+        (text,) = self.reference.generate_until([request], disable_tqdm=True)
         return text
 
     def ask(self, prompt: str, expected: str, seed: int = 0, **gen_kwargs: Any) -> Served:
         """Returns the server's text as it was sent. Raises NoAnswerError if there is none."""
         import requests
 
-        lm, payload = self.lm, self.lm.payload_of(self.request(prompt, gen_kwargs), seed)
+        lm, request = self.lm, self.request(prompt, gen_kwargs)
+        if lm.chat:
+            request.arguments = (lm.apply_chat_template(_chat(prompt)), request.args[1])
+        payload = lm.payload_of(request, seed)
         self.n_asked += 1
         try:
             answer = requests.post(
-                lm.base_url, json=payload, headers=lm.header, timeout=lm.timeout, verify=lm.verify_certificate
+                lm.address + lm.path, json=payload, headers=lm.header, timeout=lm.timeout, verify=lm.verify_certificate
             )
             outputs: Any = answer.json() if answer.ok else {"error": f"status {answer.status_code}: {answer.text}"}
             check_answer(outputs)
         except (NoAnswerError, requests.RequestException) as error:
             self.failures.append(Served(payload, str(error), "an answer"))
             raise NoAnswerError(f"no answer: {error}") from error
-        return Served(payload, outputs["choices"][0]["text"], expected)
+        self.usage = outputs.get("usage") or {}
+        return Served(payload, text_of(outputs["choices"][0]), expected)
 
     def compare(self, prompt: str, **gen_kwargs: Any) -> Served:
         """Returns the server's text with the text of the model in this process."""
@@ -163,6 +175,8 @@ class Examination:
         return Finding(why, self.differing if told else None, passed=told)
 
     def stop_strings(self) -> Finding:
+        if not self.lm.dialect.stops:
+            return Finding(f"requests to {self.lm.engine} have none; answers are cut here")
         for prompt, plain in zip(PROMPTS, self.plain, strict=True):
             stop = plain.expected[len(plain.expected) // 3 :][:3]
             if plain.is_right and stop.strip():
@@ -183,6 +197,12 @@ class Examination:
         )
 
     def template(self) -> Finding:
+        if self.lm.chat:
+            one = self.compare(PROMPTS[0])
+            said, here = self.usage.get("prompt_tokens"), len(self.lm.tok_encode(self.lm.rendered(_chat(PROMPTS[0]))))
+            why = f"the server's: {said} prompt tokens, and {here} by the tokenizer's"
+            return Finding(why, one if said not in (None, here) else None, passed=said is not None)
+
         def applied(text: str) -> str:
             return str(self.lm.apply_chat_template([{"role": "user", "content": text}]))
 
