@@ -386,6 +386,44 @@ def test_compare_says_how_to_get_an_interval_and_that_equals_are_equal(
 
 
 @pytest.mark.parametrize(
+    ("score", "verdicts"),
+    [
+        (0.70, ["+0.0, reproduced", "-0.7, reproduced"]),  # 90% interval 67.9 to 72.0
+        (0.711, ["+1.1, undecided: equal scores of about", "+0.4, reproduced"]),
+        (0.66, ["-4.0, undecided", "-4.7, undecided"]),
+        (0.60, ["-10.0, not reproduced", "-10.7, not reproduced"]),
+    ],
+)
+def test_a_run_of_a_preset_is_compared_with_the_published_scores(
+    score: float, verdicts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GSM8K's 70.0 of LLaDA's authors and 70.7 of dLLM; within 3 points by two one-sided tests."""
+    content = gsm8k_file(score, masks=256, n_masks=256, steps=256)
+    content["config"]["mdlm"] |= {"preset": "llada-8b-base/gsm8k-256", "preset_mismatches": []}
+    write(tmp_path, a=content)
+    assert main(["compare", str(tmp_path / "a.json"), "--published"]) == 0
+    authors, others = capsys.readouterr().out.splitlines()
+    assert all(verdict in line for verdict, line in zip(verdicts, (authors, others), strict=True)), (authors, others)
+    assert "(dllm/llada-8b-base/gsm8k-256, 2026-04-14)" in others
+
+
+def test_what_is_not_as_published_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = gsm8k_file(0.79, masks=256, n_masks=256, steps=64)
+    content["config"]["mdlm"] |= {"preset": "fast-dllm/llada-8b-instruct/gsm8k", "preset_mismatches": []}
+    write(tmp_path, a=content, b=gsm8k_file())
+    assert main(["compare", str(tmp_path / "a.json"), "--published"]) == 0
+    said = capsys.readouterr().out
+    assert "not as published: steps=64, and the preset's is 256" in said
+    assert "not as published: block_length=None, and the preset's is 32" in said
+    assert main(["compare", str(tmp_path / "b.json"), "--published"]) == 1
+    assert "is no run of a preset" in capsys.readouterr().err
+    for words in (["a.json"], ["a.json", "b.json", "--published"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", *words])
+        assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
     ("second", "reason"),
     [
         (suite_file(suite_hash="b" * 64), f"the state of the suite differs: {HASH} and {'b' * 64}"),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lm_eval.tasks._yaml_loader import load_yaml
 from torch import Tensor
 
 from mdlm_lm_eval import tasks_path
@@ -26,6 +27,7 @@ Entry = dict[str, Any]
 TASKS: dict[str, list[Entry]] = data("preset_tasks.json")
 FOLDERS = (tasks_path(), Path(lm_eval.tasks.__file__).parent)
 N_MASKS = 256
+SPLITS = ("fewshot", "training", "validation", "test")
 
 
 def runs() -> list[Any]:
@@ -148,3 +150,24 @@ def test_right_answers_score_one_and_wrong_and_empty_ones_zero(
         found = {form: {name for name in names if scores[n, name] == 1.0} for n, form in enumerate(forms)}
         assert found == {form: set(of_form) for form, of_form in forms.items()}
         assert set(scores.values()) <= {0.0, 1.0}
+
+
+def test_no_presets_prompt_depends_on_lm_evals_version() -> None:
+    """lm-eval's main branch excludes the question from `first_n` examples, and fills `gen_prefix` by the example."""
+    for preset, run in published().items():
+        if int(run.value("--num_fewshot") or 0) == 0:
+            continue
+        for entry in TASKS[str(run.value("--tasks"))]:
+            config = whole(entry["yaml"])
+            examples, splits = config.get("fewshot_config") or {}, [config.get(f"{name}_split") for name in SPLITS]
+            drawn_from = next(filter(None, splits))
+            asked = config.get("test_split") or config.get("validation_split")
+            assert examples.get("sampler") != "first_n" or "samples" in examples or drawn_from != asked, preset
+            assert "{{" not in config.get("gen_prefix", ""), preset
+
+
+def whole(name: str) -> dict[str, Any]:
+    """A task's YAML, with that of lm-eval that it names."""
+    source = next(folder / name for folder in FOLDERS if (folder / name).exists())
+    config: dict[str, Any] = load_yaml(source, resolve_func=False)
+    return whole(config["yaml"]) | config if "yaml" in config else config

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.command_line import ending_well, parser_of, refuse_rest
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.printable import printable
 
 _COMMAND = "mdlm-leaderboard"
@@ -64,7 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     by_question = "With the files of lm_eval's --log_samples beside the results, questions are compared one by one."
     compare = command(_compare, "the difference between two result files, with its test", by_question)
     compare.add_argument("first", type=Path, metavar="A", help="an lm-eval result file, or a folder: its newest one")
-    compare.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
+    compare.add_argument("second", type=Path, nargs="?", metavar="B", help="another of the same tasks")
+    compare.add_argument("--published", action="store_true", help="compare A with the published scores of its preset")
     clusters = "questions whose documents have the same value in this field are one cluster: one text, one sequence"
     compare.add_argument("--cluster", default="", metavar="FIELD", help=clusters)
     power = command(_power, "how many questions a difference takes, before you run anything")
@@ -127,6 +129,13 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    if options.published == bool(options.second):
+        raise OptionError("compare needs either B or --published")
+    if options.published:
+        from mdlm_leaderboard.published import beside_published
+
+        print(printable("\n".join(beside_published(options.first)), keep="\n"))
+        return 0
     from mdlm_leaderboard.compare import compare
 
     print(printable("\n\n".join(compare(options.first, options.second, options.cluster)), keep="\n"))

@@ -176,6 +176,7 @@ class ResultFile:
         """The engine and its version, such as "sglang 0.5.23"; "" if this package decoded."""
         version = self.server.get("version")
         known = f", version {UNKNOWN}" if version == UNKNOWN else f" {version}"
+        known += " by its own chat template" if "chat_template" in self.server else ""
         return f"{self.server['engine']}{known}" if version else ""
 
 
