@@ -188,9 +188,7 @@ class Evaluator:
         self._device = sweep.device or own_device(sweep.model_args)
         self._lm: Any = None
         self._arguments: dict[str, Any] = {}
-        lm = self._loaded(first)
-        if isinstance(lm, MDLM):
-            forget_task_files(sys.modules.keys() - _MODULES)  # of an earlier sweep in this process
+        self._loaded(first)
 
     def files(self, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
         """Evaluates a cell and returns the content of its files by name. Errors of lm-eval are raised unchanged.
