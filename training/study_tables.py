@@ -127,10 +127,10 @@ def headline(study: Study) -> str:
     n = len(over.changes)
     so_far = f" so far, {N_READING} registered" if n < N_READING else ""
     return (
-        "Padding answers with predicted EOS, as LLaDA's fine-tuning does, changes our small models "
-        f"({n}{so_far}) with 200 masks by a median of {over.median.mean:+.1f} points beside masks as padding "
-        f"({_ends(over)}, {chance(over.p)}: {verdict}). {collapsed(predicted)} lose more than 30 points; with masks, "
-        f"{collapsed(masks)}."
+        "Padding answers with predicted EOS, as LLaDA's fine-tuning does, instead of masks changes the accuracy of "
+        f"small models ({n}{so_far}) with 200 masks by a median of {over.median.mean:+.1f} points ({_ends(over)}, "
+        f"{chance(over.p)}: {verdict}). {collapsed(predicted)} lose more than 30 points; padded with masks, "
+        f"{collapsed(masks)} do."
     )
 
 

@@ -48,8 +48,9 @@ def masks_finding(section: Section) -> str:
     if others and not others[0].who.adapter:
         least, *_, worst = sorted(lines, key=lambda row: loss_of(row, section).mean)
         mild, strong = (short_name(row.who.model) for row in (least, worst))
-        first = f"Appended masks (from {few} to {most}) cost {mild} least: {_cost(least, section)} points of accuracy"
-        return f"{first}; they cost {strong} most: {_cost(worst, section)}."
+        low, high = (" least:", " most:") if len(lines) > 2 else ("", "")
+        both = f"cost {mild}{low} {_cost(least, section)} points of accuracy; they cost {strong}{high}"
+        return f"Appended masks (from {few} to {most}) {both} {_cost(worst, section)}{_ended(worst, most)}."
     name = "the built-in model" if before.who.model == BUILT_IN else short_name(before.who.model)
     sentence = f"Appended masks cost {name} {_cost(before, section)} points of accuracy (from {few} to {most} masks)."
     if not others:
@@ -58,12 +59,16 @@ def masks_finding(section: Section) -> str:
     name = best.who.recipe
     tuned = f"Of {len(others)} fine-tunings, {name} scores best" if len(others) > 1 else f"After fine-tuning by {name}"
     seeds = f"median of {len(best.seeds)} seeds" if best.seeds else "one seed"
-    eos = first_token_share(before, most, "eos")
-    ended = f"; {100 * eos.mean:.1f}% of its answers begin with EOS" if eos and eos.mean > 0.5 else ""
     return (
-        f"{sentence} At {most} masks it is right in {_most(before, section)}{ended}. {tuned}: {_most(best, section)} "
-        f"right ({seeds}), and appended masks then cost {_cost(best, section)} points."
+        f"{sentence} At {most} masks it is right in {_most(before, section)}{_ended(before, most)}. {tuned}: "
+        f"{_most(best, section)} right ({seeds}), and appended masks then cost {_cost(best, section)} points."
     )
+
+
+def _ended(row: Row, most: str) -> str:
+    """How many answers with `most` masks begin with EOS, if it is the majority."""
+    eos = first_token_share(row, most, "eos")
+    return f"; {100 * eos.mean:.1f}% of its answers begin with EOS" if eos and eos.mean > 0.5 else ""
 
 
 def _cost(row: Row, section: Section) -> str:
