@@ -32,7 +32,15 @@ def without_script_arguments(given: dict[str, Any]) -> dict[str, Any]:
             if "instead" in known:
                 raise OptionError(f"{name}={shown(value)}: {known['instead']}")
             raise must_be(name, known["accepts"][0], value)
-    return _own_threshold(_own_cache(kept))
+    return _own_schedule(_own_threshold(_own_cache(kept)), typed=given)
+
+
+def _own_schedule(given: dict[str, Any], *, typed: dict[str, Any]) -> dict[str, Any]:
+    """Dream's schedule, and its order by entropy, where its names of options are typed and say nothing else."""
+    if not typed.keys() & {"alg", "diffusion_steps"}:
+        return given
+    order = {} if typed.keys() & {"alg", "unmasking"} else {"unmasking": "entropy"}
+    return {"schedule": "dream"} | order | given
 
 
 def _own_cache(given: dict[str, Any]) -> dict[str, Any]:
