@@ -1,6 +1,6 @@
 """The verdicts on stub models whose losses are planted, through the whole command but for its drawing.
 
-    python -m benchmarks.planted --seeds 20 --csv benchmarks/planted.csv
+    python -m benchmarks.planted --seeds 6 --csv benchmarks/planted.csv
 
 A stub gets the built-in model's place where canvases are decoded, and knows the answers: *locality* loses 30 points to
 the distance of its examples, *masks* 30 points to 200 masks in one step, and *neither* loses nothing. Each of its cells
@@ -116,7 +116,7 @@ def verdicts(stub: str, seed: int, limit: int) -> dict[str, str]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--limit", type=int, default=30, help="questions of each task")
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()

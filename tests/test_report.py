@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
@@ -76,7 +77,9 @@ def test_planted_models_are_told_apart(tmp_path, name, seed):
 
 def test_a_loss_says_what_it_is_due_to(tmp_path):
     write_run(tmp_path / "ends", _ends_the_text)
-    assert _verdicts(tmp_path / "ends")["masks"].words.endswith("by ending the text")
+    (ends,) = judged(read_models(tmp_path / "ends")[0])
+    assert ends.verdicts["masks"].words.endswith("by ending the text")
+    assert re.search(r"with 200, where (69|70|71)% of its answers end the text", ends.findings[0])
     write_run(tmp_path / "dots", _anything_hurts)
     assert "masks no more than dots" in _verdicts(tmp_path / "dots")["masks"].words
 

@@ -149,8 +149,10 @@ class Judged:
         found = []
         if masks := self.verdicts.get("masks"):
             few, many = (_point(self.model.answers[replace(MASKS, masks=n)], "").mean for n in (FEW, MANY))
+            eos = _point(self.model.answers[replace(MASKS, masks=MANY)], "eos").mean
             why = "" if masks.words == masks.kind else f" ({masks.words.removeprefix(masks.kind).strip(':; ')})"
-            numbers = f"{few:.1f}% are right with {FEW} masks, {many:.1f}% with {MANY}"
+            ended = f", where {eos:.0f}% of its answers end the text" * (eos > 50)
+            numbers = f"{few:.1f}% are right with {FEW} masks, {many:.1f}% with {MANY}{ended}"
             found.append(f"{_OF_MASKS[masks.kind]}: {numbers}{why}.")
             letters = self.verdicts["masks_among_letters"]
             if masks.kind == "cannot tell" != letters.kind:
