@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
@@ -171,16 +171,7 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     common = {name: value for name, value in settings.items() if name != "grids"}
     grids: list[dict[str, Any]] = settings.get("grids") or [{}]
     options = axes_of_options()
-    axis_names = {*options, *_OTHER_AXES}
-    for name, value in [*common.items(), *(item for grid in grids for item in grid.items())]:
-        if name not in axis_names | COMMON_NAMES:
-            raise unknown_option("option", name, value, axis_names | COMMON_NAMES | {"grids", "preset"})
-    named_in_grids = {name for grid in grids for name in grid}
-    if misplaced := sorted(named_in_grids & COMMON_NAMES):
-        raise OptionError(f"{misplaced[0]} is the same in all cells; name it above the grids")
-    for place in ("model_args", "gen_kwargs"):
-        if twice := sorted((common.get(place) or {}).keys() & (common.keys() | named_in_grids) & axis_names):
-            raise OptionError(f"{twice[0]} is both in {place} and an axis; name it once")
+    _check_settings(common, grids, {*options, *_OTHER_AXES})
     model = str(common.get("model", "mdlm"))
     model_args = dict(common.get("model_args") or {})
     if model == "mdlm":
@@ -196,6 +187,19 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     if twice := [name for name, n in Counter(cell.name for cell in cells).items() if n > 1]:
         raise OptionError(f"two cells would share the folder {twice[0]}; give their adapters or values other names")
     return Sweep(cells, **(given | {"model_args": model_args}))
+
+
+def _check_settings(common: Mapping[str, Any], grids: Sequence[Mapping[str, Any]], axis_names: set[str]) -> None:
+    """Raises OptionError for unknown names, and names at places where they cannot be."""
+    for name, value in [*common.items(), *(item for grid in grids for item in grid.items())]:
+        if name not in axis_names | COMMON_NAMES:
+            raise unknown_option("option", name, value, axis_names | COMMON_NAMES | {"grids", "preset"})
+    named_in_grids = {name for grid in grids for name in grid}
+    if misplaced := sorted(named_in_grids & COMMON_NAMES):
+        raise OptionError(f"{misplaced[0]} is the same in all cells; name it above the grids")
+    for place in ("model_args", "gen_kwargs"):
+        if twice := sorted((common.get(place) or {}).keys() & (common.keys() | named_in_grids) & axis_names):
+            raise OptionError(f"{twice[0]} is both in {place} and an axis; name it once")
 
 
 def together(sweeps: Mapping[str, Sweep]) -> Sweep:

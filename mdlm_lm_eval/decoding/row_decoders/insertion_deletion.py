@@ -106,21 +106,9 @@ class Insertions(PassByPass):
 
     def _edit(self, block: EditedBlock, logits: "Tensor", random: Random) -> bool:
         """Changes a block by its `logits` [B, V]; returns whether it is done."""
-        options, before = self.options, list(block.tokens)
+        before = list(block.tokens)
         confidence, proposed = (values.tolist() for values in logits.softmax(-1).max(-1))
-        masks = [i for i, token in enumerate(before) if token == self.mask]
-        most = self.own.max_steps_per_block
-        is_final = block.post >= max(1, self.most_post) or block.step == most - 1
-        originals = {i for i in masks if block.is_original[i]}
-        chosen = set(masks)
-        steps = options.steps_per_block or _DEFAULT_STEPS
-        if not is_final and block.step < steps:
-            need = block.n_masks // steps + (block.step < block.n_masks % steps) + len(masks) - len(originals)
-            threshold = options.confidence_threshold
-            sure = [i for i in masks if threshold is not None and confidence[i] > threshold]
-            chosen = set(sure if len(sure) >= need else sorted(masks, key=lambda i: -confidence[i])[:need])
-        if self.most_post == 0 and originals and originals <= chosen:  # no pass follows that could edit
-            is_final, chosen = True, set(masks)
+        chosen, is_final = self._masks_to_fill(block, confidence)
         if (threshold := self.own.editing_threshold) is not None:
             chosen |= {
                 i
@@ -142,6 +130,23 @@ class Insertions(PassByPass):
         block.step += 1
         self._rebuild(block, before, written, confidence)
         return block.tokens == before and self.mask not in before
+
+    def _masks_to_fill(self, block: EditedBlock, confidence: Sequence[float]) -> tuple[set[int], bool]:
+        """The masks that this pass fills, and whether no other pass follows, so that it fills all."""
+        options, steps = self.options, self.options.steps_per_block or _DEFAULT_STEPS
+        masks = [i for i, token in enumerate(block.tokens) if token == self.mask]
+        if block.post >= max(1, self.most_post) or block.step == self.own.max_steps_per_block - 1:
+            return set(masks), True
+        originals = {i for i in masks if block.is_original[i]}
+        chosen = set(masks)
+        if block.step < steps:
+            need = block.n_masks // steps + (block.step < block.n_masks % steps) + len(masks) - len(originals)
+            threshold = options.confidence_threshold
+            sure = [i for i in masks if threshold is not None and confidence[i] > threshold]
+            chosen = set(sure if len(sure) >= need else sorted(masks, key=lambda i: -confidence[i])[:need])
+        if self.most_post == 0 and originals and originals <= chosen:  # no pass follows that could edit
+            return set(masks), True
+        return chosen, False
 
     def _rebuild(
         self, block: EditedBlock, before: Sequence[int], written: Sequence[int], confidence: Sequence[float]
