@@ -125,12 +125,12 @@ def headline(study: Study) -> str:
     """What EOS padding does, in one sentence."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
     n = len(over.changes)
-    so_far = f" so far, {N_READING} registered" if n < N_READING else ""
+    so_far = f" ({N_READING} are registered)" if n < N_READING else ""
     return (
-        "Padding answers with predicted EOS, as LLaDA's fine-tuning does, instead of masks changes the accuracy of "
-        f"small models ({n}{so_far}) with 200 masks by a median of {over.median.mean:+.1f} points ({_ends(over)}, "
-        f"{chance(over.p)}: {verdict}). {collapsed(predicted)} lose more than 30 points; padded with masks, "
-        f"{collapsed(masks)} do."
+        f"We fine-tuned {n} small models{so_far} twice: padding answers with EOS that is predicted, as LLaDA does, and "
+        f"with masks. With 200 masks, EOS padding changes accuracy by a median of {over.median.mean:+.1f} points "
+        f"({_ends(over)}, {chance(over.p)}: {verdict}); {collapsed(predicted)} lose more than 30 points, and with masks"
+        f" as padding {collapsed(masks)}."
     )
 
 

@@ -65,7 +65,7 @@ def masks_finding(section: Section) -> str:
     )
 
 
-def _ended(row: Row, most: str) -> str:
+def _ended(row: Row, most: int) -> str:
     """How many answers with `most` masks begin with EOS, if it is the majority."""
     eos = first_token_share(row, most, "eos")
     return f"; {100 * eos.mean:.1f}% of its answers begin with EOS" if eos and eos.mean > 0.5 else ""
