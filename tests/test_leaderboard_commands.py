@@ -405,6 +405,9 @@ def test_a_run_of_a_preset_is_compared_with_the_published_scores(
     authors, others = capsys.readouterr().out.splitlines()
     assert all(verdict in line for verdict, line in zip(verdicts, (authors, others), strict=True)), (authors, others)
     assert "(dllm/llada-8b-base/gsm8k-256, 2026-04-14)" in others
+    assert main(["build", str(tmp_path), "--output_path", str(tmp_path / "site")]) == 0
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert "70.0 (llada-8b-base/gsm8k-256, 2026-06-25), 70.7 (dllm/llada-8b-base/gsm8k-256, 2026-04-14)" in page
 
 
 def test_what_is_not_as_published_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

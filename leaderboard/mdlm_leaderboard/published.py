@@ -7,7 +7,7 @@ within 3 points of the published score, which is taken as it is.
 from math import ceil
 from pathlib import Path
 
-from mdlm_lm_eval.presets import Published, repeated_by, run_of
+from mdlm_lm_eval.presets import Published, published, repeated_by, run_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import ResultFile, read_chosen_file
 from mdlm_lm_eval.results.statistics import wilson
@@ -39,6 +39,13 @@ def beside_published(path: Path) -> list[str]:
     return lines
 
 
+def published_in_words(preset: str | None) -> str:
+    """The scores that are published for a preset, with their dates; "" for none."""
+    runs = published()
+    scores = {preset: runs[preset], **repeated_by(preset)} if preset in runs else {}
+    return ", ".join(f"{run.score} ({name}, {run.dated})" for name, run in scores.items() if run.score)
+
+
 def _changed(file: ResultFile, run: Published) -> list[str]:
     options = file.top[0].options
     return [
@@ -49,18 +56,18 @@ def _changed(file: ResultFile, run: Published) -> list[str]:
 
 
 def _verdict(score: float, n: int, other: Published) -> str:
-    published = float(other.score.rpartition("/")[2]) / 100
+    target = float(other.score.rpartition("/")[2]) / 100
     low, high = wilson(score, n, _QUANTILE)
-    gap = MARGIN - abs(score - published)
-    if max(high - published, published - low) < MARGIN:
+    gap = MARGIN - abs(score - target)
+    if max(high - target, target - low) < MARGIN:
         verdict = "reproduced"
-    elif low > published + MARGIN or high < published - MARGIN:
+    elif low > target + MARGIN or high < target - MARGIN:
         verdict = "not reproduced"
     elif gap <= 0:
         verdict = "undecided"
     else:
         needed = ceil((_QUANTILE / gap) ** 2 * score * (1 - score))
         verdict = f"undecided: equal scores of about {max(needed, n + 1)} questions would tell"
-    target = "" if other.is_target else "; the authors' task differs, so expect another number"
+    unlike = "" if other.is_target else "; the authors' task differs, so expect another number"
     shown = f"{100 * score:.1f} ({100 * low:.1f} to {100 * high:.1f}), published {other.score}"
-    return f"{shown}: {100 * (score - published):+.1f}, {verdict}{target}"
+    return f"{shown}: {100 * (score - target):+.1f}, {verdict}{unlike}"

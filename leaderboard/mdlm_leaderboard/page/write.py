@@ -15,6 +15,7 @@ from markupsafe import Markup
 from mdlm_leaderboard.board import Board, Section
 from mdlm_leaderboard.columns import change, first_token_share
 from mdlm_leaderboard.experiments import BY_NAME
+from mdlm_leaderboard.published import published_in_words
 from mdlm_leaderboard.ranking import at_most
 from mdlm_leaderboard.rows import Estimate, Row
 from mdlm_leaderboard.scores import command_of
@@ -171,6 +172,7 @@ def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
     settings = [
         {name: file.mdlm.get(name) for name in _FACTS}
         | {words: _listed(file.server[name]) for name, words in _SERVER_FACTS.items() if file.server}
+        | {"published": published_in_words(file.mdlm.get("preset"))}
         | {"rounding": _rounding(file)}
         | {"mdlm_lm_eval": file.mdlm.get("package_version"), "dtype": file.dtype}
         | {"SHA-256 of mdlm_lm_eval": file.mdlm.get("package_digest")}
