@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mdlm_lm_eval.checkpoints import load_config, load_denoiser, load_tokenizer
+from mdlm_lm_eval.declared import as_record
 from mdlm_lm_eval.families import AttentionPattern, family_of, own_decoder
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -94,7 +95,7 @@ def test_a_name_says_which_llada2(name: str, family: str, tmp_path: Path) -> Non
     folder = copy_of("llada2", tmp_path / name, diffusion_family=None)
     lm = MDLM(str(folder), tokenizer=tiny_tokenizer(160), mask_token_id=MASK, device="cpu")
     assert family_of(lm.model.config).name == family
-    assert lm.settings.decoding.as_dict()["editing_threshold"] == (0.9 if family == "llada21" else None)
+    assert as_record(lm.settings.decoding)["editing_threshold"] == (0.9 if family == "llada21" else None)
     assert lm.settings.decoding.schedule == ("llada2" if family == "llada2" else "linear")
 
 

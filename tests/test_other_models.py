@@ -53,6 +53,7 @@ def word_tokenizer(words: Sequence[str] = WORDS, **named: str) -> PreTrainedToke
 def bert_folder(tmp_path: Path) -> Path:
     """A checkpoint of BERT and its tokenizer."""
     config = BertConfig(**SHAPE, intermediate_size=32, max_position_embeddings=64, pad_token_id=0)
+    torch.manual_seed(0)
     BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
     word_tokenizer().save_pretrained(tmp_path / "bert")
     return tmp_path / "bert"
