@@ -222,8 +222,6 @@ def test_a_question_stands_before_between_and_after_its_examples(tmp_path: Path)
     assert arguments["infill"] is True
     middle, _ = asked(tmp_path, "middle")
     assert middle[0].split("\n\n") == [examples[0], slotted, examples[1]]
-    documented = (Path(__file__).parents[1] / "docs/compare_settings.md").read_text(encoding="utf-8")
-    assert f"```text\nprefix:\n{prefix[0]}\n```" in documented
     assert [len(prompt) for prompt in middle] == [len(prompt) for prompt in prefix]
     with pytest.raises(OptionError, match="query_position must be one of prefix, middle, trailing, not left"):
         asked(tmp_path, "left")
