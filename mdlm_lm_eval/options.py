@@ -544,6 +544,7 @@ _MEANT = {
     **dict.fromkeys(("model", "model_path", "model_name_or_path", "model_dir", "path", "checkpoint"), "pretrained"),
     **dict.fromkeys(("adapter", "lora", "lora_path"), "peft"),
     "use_dual_cache": "cache",
+    "num_steps": "steps",
     "do_sample": "temperature",
     **dict.fromkeys(("factor", "factor_value"), "parallel_factor"),
     "eb_threshold": "entropy_bound",

@@ -299,7 +299,10 @@ def _title(setting: Setting) -> str:
     return ", ".join([f"Few-shot suite {setting.suite_version} ({setting.asks})", examples, *seed, *wording, *limit])
 
 
-_MEANING = {"wrong": ": a model that reads the labels scores near 0", "hidden": ": no model can know the rule"}
+_MEANING = {
+    "wrong": ": a model that reads the labels scores near 0",
+    "hidden": ": the rule cannot be known, so 33.3 is expected",
+}
 
 
 def _why_apart(setting: Setting, main: Setting) -> str:
