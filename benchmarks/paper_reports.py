@@ -2,7 +2,7 @@
 
     python -m benchmarks.paper_reports --hours 1 --processes 2
     python -m benchmarks.paper_reports --limit 6 --models built-in-instruct
-    python -m benchmarks.paper_reports --limit 12 --models built-in --recipes e04 e06 labels
+    python -m benchmarks.paper_reports --limit 6 --models built-in --recipes e04 e06
 
 Each model is asked by `mdlm-sweep --config paper`, or by some recipes, in as many processes as the hours are for. The
 same command continues a killed run. The Markdown, numbers and figures of the report on all models so far go to
