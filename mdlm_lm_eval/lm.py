@@ -454,7 +454,7 @@ class MDLM(HFLM):
         )
         return [replace(one, after_ids=self.ids_after_answers) for one in windows]
 
-    def _check_likelihoods(self, request_type: str) -> None:
+    def check_likelihoods(self, request_type: str) -> None:
         """Raises OptionError if model and options allow no likelihoods of this type of request."""
         options, is_rolling = self.settings.likelihood, request_type == "loglikelihood_rolling"
         if self.enable_thinking and not is_rolling:
@@ -464,16 +464,17 @@ class MDLM(HFLM):
             raise OptionError(f"modeling={named} only generates; likelihoods need the model without it")
         check_likelihood(self.denoiser, options, of_text=is_rolling)
 
-    def _scoring(self, request_type: str, instance: Instance) -> ScoredRequest:
+    def scored(self, request_type: str, instance: Instance, *, at_own_length: bool = True) -> ScoredRequest:
         """Returns a likelihood request with the windows that it is scored in.
 
-        A continuation longer than `n_masks` has a canvas of its own length. Raises OptionError if a canvas is too long.
+        at_own_length: whether a continuation longer than `n_masks` has a canvas of its own length. Raises OptionError
+        if a canvas does not fit, and, without `at_own_length`, for such a continuation.
         """
         options = self.settings.likelihood
         # Equal texts have one value, in all tasks, as in lm-eval's `--use_cache`.
         seed = seed_of_request(options.seed, instance.args)
         windows = self._windows(request_type == "loglikelihood_rolling", instance.args, seed)
-        if (most := options.n_masks) != "auto":
+        if at_own_length and (most := options.n_masks) != "auto":
             windows = [replace(one, at_own_length=len(one.continuation_ids) > most) for one in windows]
         truncated = [truncated_tokens(window, options, self.max_length) for window in windows]
         texts = [count_unknown(self.tokenizer, one.context_ids + one.continuation_ids) for one in windows]
@@ -481,10 +482,10 @@ class MDLM(HFLM):
 
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""
-        self._check_likelihoods(request_type)
+        self.check_likelihoods(request_type)
         self._warn_of_preset(requests)
         requests, answered_by = without_padding_copies(requests, self.world_size)
-        scorings = [self._scoring(request_type, instance) for instance in requests]
+        scorings = self.scorings(request_type, requests, at_own_length=True)
         self._warn_of_truncation(
             (tokens, len(window.context_ids) - tokens)
             for one in scorings
@@ -672,6 +673,11 @@ class MDLM(HFLM):
         """Returns the tokenizer's chat template. lm-eval calls this if it applies the template."""
         self._has_chat_template = bool(chat_template)
         return super().chat_template(chat_template)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Returns the text of a conversation. Raises OptionError for a template without an end."""
+        with checkpoints.ending_templates(self.pretrained):
+            return str(super().apply_chat_template(chat_history, add_generation_prompt))
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Takes lm-eval's request cache. Raises OptionError if another model or other options filled it."""

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from mdlm_lm_eval.declared import built_in_names
-from mdlm_lm_eval.options import OptionError, did_you_mean, short_name
+from mdlm_lm_eval.options import OptionError, did_you_mean, short_name, shown
 from mdlm_lm_eval.registry import KINDS, ROW_DECODERS, SAMPLERS, digest_of
 
 _named: list[str] = []  # modules that the user named
@@ -86,7 +86,11 @@ def load_foreign(option: str, named: str) -> Foreign:
         known = next((each for each in _foreign.values() if path is not None and each.path == path), None)
         found = known or Foreign(None, None, path)
         with found.at_home():
-            module = import_module(place) if path is None else sys.modules[_load_file(path, option, alone=False)]
+            module = (
+                _module(place, f"{option}={named}")
+                if path is None
+                else sys.modules[_load_file(path, option, alone=False)]
+            )
         if name.partition(".")[0] not in dir(module):
             hint = did_you_mean(name, dir(module))
             raise OptionError(f"{option}={named}: {place} has no {name}" + (f"; {hint}" if hint else ""))
@@ -122,7 +126,7 @@ def load_plugins(named: object) -> None:
     same file takes its names, too.
     """
     for word in filter(None, str(named or "").split(":")):
-        module = _load_file(Path(word)) if word.endswith(".py") else import_module(word).__name__
+        module = _load_file(Path(word)) if word.endswith(".py") else _module(word, f"plugins={named}").__name__
         if module not in _named:
             _named.append(module)
 
@@ -179,6 +183,18 @@ def _load_file(path: Path, option: str = "plugins", *, alone: bool = True) -> st
             del sys.modules[name]
             raise
     return name
+
+
+def _module(name: str, given: str) -> ModuleType:
+    """Imports a module. Raises OptionError, which begins with the option as it was `given`, if there is none."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise OptionError(f"{given}: {shown(name)} is neither a file that ends in .py nor a module")
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if f"{name}.".startswith(f"{error.name}."):  # and no other module that it imports
+            raise OptionError(f"{given}: there is no module {error.name}") from error
+        raise
 
 
 def _name(module: str) -> str:

@@ -547,7 +547,8 @@ class MDLMServer(LocalCompletionsAPI):
     ) -> str | JsonChatStr:
         """Returns the text of a conversation, with `chat` the conversation. Raises OptionError for a begun answer."""
         if not self.chat:
-            return self.rendered(chat_history, add_generation_prompt)
+            with checkpoints.ending_templates(self.pretrained):
+                return self.rendered(chat_history, add_generation_prompt)
         if not add_generation_prompt:
             raise OptionError("chat=true: a task begins its answers itself (gen_prefix), which a chat cannot hold")
         return JsonChatStr(json.dumps(chat_history, ensure_ascii=False))

@@ -4,8 +4,13 @@ What only lm-eval, transformers or the file system has an opinion on is theirs t
 data/refused.json.
 """
 
+import errno
 import json
+import os
+import pickle
+import re
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +20,10 @@ from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from mdlm_lm_eval.checkpoints import load_denoiser
+from mdlm_lm_eval.command_line import ending_well
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import write_whole
 from tests.commands import run
 from tests.conftest import generation, refused, tiny_model, tiny_tokenizer
 
@@ -74,6 +81,51 @@ def test_batch_size_and_device_may_be_among_the_model_arguments(checkpoint: Path
 # Files of strangers, and folders of results
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("pytorch_model.bin", pickle.dumps(os.getpid), "torch refuses a file of weights, since it is a broken pickle"),
+        (
+            "model.safetensors.index.json",
+            b'{"metadata": {}, "weight_map": {"lm_head.weight": "/etc/passwd"}}',
+            "model.safetensors.index.json names /etc/passwd, which is outside the folder",
+        ),
+    ],
+)
+def test_weights_that_are_more_than_weights(
+    checkpoint: Path, tmp_path: Path, file: str, content: bytes, said: str
+) -> None:
+    folder = shutil.copytree(checkpoint, tmp_path / "strange")
+    (folder / "model.safetensors").unlink()
+    (folder / file).write_bytes(content)
+    with pytest.raises(OptionError, match=re.escape(f"pretrained={folder}: {said}")):
+        load_denoiser(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"peft_type": "X_LORA"}, "adapter_config.json names 'X_LORA', which is no adapter of PEFT"),
+        ({"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]}, "torch refuses a file of weights"),
+    ],
+)
+def test_adapters_that_are_more_than_weights(checkpoint: Path, tmp_path: Path, config: Any, said: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / "adapter_model.bin").write_bytes(pickle.dumps(os.getpid))
+    with pytest.raises(OptionError, match=re.escape(f"peft={tmp_path}: {said}")):
+        load_denoiser(str(checkpoint), peft=str(tmp_path))
+
+
+def test_a_chat_template_without_an_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, loops = tiny_tokenizer(), "".join(f"{{% for {name} in range(99999) %}}" for name in "abc")
+    tokenizer.chat_template = f"{loops}{'{% endfor %}' * 3}"
+    lm, alarm = MDLM(tiny_model(), tokenizer=tokenizer), signal.getsignal(signal.SIGALRM)
+    monkeypatch.setattr("mdlm_lm_eval.checkpoints.strangers._LONGEST", 0.01)
+    with pytest.raises(OptionError, match="its chat template has not ended"):
+        lm.apply_chat_template([{"role": "user", "content": "a"}])
+    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (alarm, (0, 0))
+
+
 @pytest.mark.parametrize("model", ["mdlm", "mdlm-server"])
 def test_an_output_path_that_cannot_be_written_is_found_first(tmp_path: Path, task_folder: Path, model: str) -> None:
     (tmp_path / "file").touch()
@@ -81,6 +133,21 @@ def test_an_output_path_that_cannot_be_written_is_found_first(tmp_path: Path, ta
     words = f"--model {model} --model_args pretrained=nosuch/model --tasks tiny_choice --include_path {task_folder}"
     done = run("lm_eval", *words.split(), "--output_path", str(path), code=1)
     assert f"mdlm: --output_path {path}: no results could be written there (Not a directory)\n" in done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    (tmp_path / "folder").mkdir()
+    for path, why in (("results.json", "No space left on device"), ("folder", "Is a directory")):
+        with pytest.raises(SystemExit, match="1"), ending_well("mdlm-x", after_stop="the old one is there"):
+            write_whole(tmp_path / path, "")
+        assert capsys.readouterr().err == f"mdlm-x: {tmp_path / path}: {why}; the old one is there\n"
+        monkeypatch.undo()
 
 
 # What in a checkpoint's files would give another score

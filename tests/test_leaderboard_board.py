@@ -677,9 +677,10 @@ def test_notes_about_models_are_shown_with_their_tables(tmp_path: Path) -> None:
         "<li><strong>organisation/model</strong> was trained on GSM8K.</li>"
         in (tmp_path / "site/index.html").read_text()
     )
-    (tmp_path / "notes.yaml").write_text("organisation/modell: misspelt")
-    with pytest.raises(OptionError, match=r"notes.yaml.* no model of organisation/model"):
-        read_board(tmp_path)
+    for content in ("organisation/modell: misspelt", "- a list"):
+        (tmp_path / "notes.yaml").write_text(content)
+        with pytest.raises(OptionError, match=r"notes.yaml.* (some models:|no model of) organisation/model"):
+            read_board(tmp_path)
 
 
 def test_parallel_benchs_pb90_is_over_all_tasks_and_counts_what_was_asked_for(tmp_path: Path) -> None:

@@ -410,6 +410,42 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_built(
     assert main(["validate", str(results)]) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"a/b: 1", ", line 1: must be a model and a sentence of at most 500 letters"),
+        (b"a/b: x\na/c: [1]", ", line 2: must be a model"),
+        (b"a/b: {c: d}", ", line 1: must be a model"),
+        (b"a/b:", ", line 1: must be a model"),
+        (b"a/b: " + b"x" * 501, ", line 1: must be a model"),
+        (b"a/b: !!python/object/apply:os.getcwd []", ", line 1: must be a model"),
+        (b"x: &x [a]\na/b: [*x, *x]", ", line 1: must be a model"),
+        (b"a/b: x\nother: y", ", line 2: 'other' is no model of a/b"),
+        (b"a/b: x\na/b: y", ", line 2: 'a/b' is a second note"),
+        (b"a/b: x\nc: : d", ", line 2: mapping values are not allowed here"),
+        (b"- a/b", ": must have a sentence for each of some models: a/b"),
+        (b"[" * 3000, ": maximum recursion depth exceeded"),
+        (b"a/b: \x00", ": unacceptable character #x0000"),
+        (b"a/b: \xff", ": unacceptable character #x00ff"),
+        (b"#" * 2**19, ": has more than 256 KiB"),
+        (None, ": is no regular file"),
+    ],
+)
+def test_a_note_that_is_no_sentence_about_a_model_is_refused(
+    tmp_path: Path, text: bytes | None, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = write(tmp_path / "results", a=gsm8k_file(pretrained="a/b")) / "notes.yaml"
+    if text is None:
+        os.mkfifo(notes)
+    else:
+        notes.write_bytes(text)
+    with pytest.raises(SystemExit, match="2"):
+        main(["build", str(tmp_path / "results"), "--output", str(tmp_path / "site")])
+    said = capsys.readouterr().err
+    assert said.startswith(f"mdlm-leaderboard: {notes}{words}")
+    assert said.count("\n") == 1
+
+
 def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
     write(tmp_path / "results", a=gsm8k_file(pretrained="=cmd|x"), b=gsm8k_file(pretrained="+1"))
     assert main(["build", str(tmp_path / "results"), "--output", str(tmp_path / "site")]) == 0

@@ -16,6 +16,7 @@ from filelock import FileLock
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaForCausalLM
 
+from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.results import load
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import difference
@@ -378,6 +379,36 @@ def test_no_cell_runs_where_one_cannot(tmp_path: Path, checkpoint: Path, task_fo
         ended = sweep(tmp_path / "out", checkpoint, task_folder, *more)
         assert (ended.code, "cache=dual needs block_length" in ended.err) == (2, True)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "option", "sentence"),
+    [
+        (
+            "tiny_choice",
+            "--n_masks=auto,9,3",
+            "n_masks=3: n_masks=3 is too small: a continuation of this task has 5 tokens",
+        ),
+        ("tiny_rolling", "--likelihood=confidence", "likelihood=confidence is no likelihood of a text"),
+    ],
+)
+def test_likelihoods_that_cannot_be_computed_are_refused_before_anything_is_generated(
+    tmp_path: Path,
+    checkpoint: Path,
+    task_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    option: str,
+    sentence: str,
+) -> None:
+    monkeypatch.setattr(MDLM, "generate_until", lambda *_, **__: pytest.fail("something was generated"))
+    (tmp_path / "mixed.yaml").write_text(json.dumps({"group": "mixed", "task": ["tiny_generate", task]}))
+    for path in task_folder.iterdir():
+        shutil.copy(path, tmp_path)
+    ended = sweep(tmp_path / "out", checkpoint, tmp_path, "--tasks=mixed", option)
+    assert ended.code == 2
+    assert sentence in ended.err
+    assert stored(tmp_path / "out") == {}
 
 
 def test_a_missing_extra_is_named(

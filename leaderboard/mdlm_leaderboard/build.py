@@ -1,6 +1,7 @@
 """`mdlm-leaderboard build`: makes tables, figures and a page from result files."""
 
 import json
+import os
 import re
 import shutil
 import warnings
@@ -9,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import yaml
@@ -20,7 +21,7 @@ from mdlm_leaderboard.rows import Estimate
 from mdlm_leaderboard.scores import BENCHMARKS, Scores, command_of, scores_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.deviations import listed
-from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.files import UnusableFile, check_inside, check_regular, naming
 from mdlm_lm_eval.results.frame import read_folder
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.redaction import redacted
@@ -28,6 +29,9 @@ from mdlm_lm_eval.results.redaction import redacted
 _OF_ROW = ("model", "adapter", "source", "family", "steps", "unmasking")
 _MOST_FIGURES = 4  # benchmarks of a table that have figures
 _MOST_NAMED = 3  # models that a title names
+_MOST_NOTES = 2**18  # bytes
+_LONGEST_NOTE = 500  # letters
+_YAML_TEXT = "tag:yaml.org,2002:str"
 
 
 def read_board(results: Path, title: str = "", leave_out: Path | None = None) -> Board:
@@ -46,11 +50,35 @@ def read_board(results: Path, title: str = "", leave_out: Path | None = None) ->
 
 
 def _notes(path: Path, models: set[str]) -> dict[str, str]:
-    """Model -> the sentence about it, of the board's owners. Raises OptionError for a name that is no model's."""
-    notes = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if unknown := sorted(notes.keys() - models):
-        raise OptionError(f"{path}: {unknown[0]!r} is no model of {', '.join(sorted(models))}")
-    return {model: redacted(" ".join(sentence.split())) for model, sentence in notes.items()}
+    """Model -> the sentence about it. Nodes, and not values, are read: no tag is followed, and no anchor repeated."""
+    if not os.path.lexists(path):
+        return {}
+    try:
+        check_regular(path)
+        check_inside(path, path.parent)
+        if path.stat().st_size > _MOST_NOTES:
+            raise UnusableFile(f"has more than {_MOST_NOTES >> 10} KiB")
+        root = yaml.compose(path.read_bytes(), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        raise _bad_note(path, error.problem_mark, error.problem or "is no YAML") from error
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise OptionError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(root, yaml.MappingNode):
+        raise OptionError(f"{path}: must have a sentence for each of some models: {', '.join(sorted(models))}")
+    notes: dict[str, str] = {}
+    for name, sentence in root.value:
+        are_texts = all(one.tag == _YAML_TEXT and one.value.strip() for one in (name, sentence))
+        if not are_texts or len(sentence.value) > _LONGEST_NOTE:
+            raise _bad_note(path, name.start_mark, f"must be a model and a sentence of at most {_LONGEST_NOTE} letters")
+        if name.value not in models or name.value in notes:
+            why = "a second note" if name.value in notes else f"no model of {', '.join(sorted(models))}"
+            raise _bad_note(path, name.start_mark, f"{name.value!r} is {why}")
+        notes[name.value] = redacted(" ".join(sentence.value.split()))
+    return notes
+
+
+def _bad_note(path: Path, mark: Any, what: str) -> OptionError:
+    return OptionError(f"{path}, line {mark.line + 1}: {what}" if mark else f"{path}: {what}")
 
 
 def _title_of(scores: Scores) -> str:
@@ -100,7 +128,7 @@ def build(
         known = board.sections[0].rows[0].words
         raise OptionError(f"--baseline {baseline}: no row has these words, which are parts of {known}")
     output.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
+    with naming(output), TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
         folder, findings = Path(made), list[Finding]()
         models = [row.who for section in board.sections for row in section.rows]
         colours = colours_of([*(who.model for who in models), *(who.recipe for who in models if who.adapter)])

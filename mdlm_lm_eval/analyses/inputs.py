@@ -10,6 +10,7 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor, nn
 
 from mdlm_lm_eval import MDLM
+from mdlm_lm_eval.checkpoints import ending_templates
 from mdlm_lm_eval.declared import declarations
 from mdlm_lm_eval.decoding.canvas import build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.way import way_of
@@ -168,7 +169,8 @@ def _prompt(task: Any, document: dict[str, Any], model: Model, n_masks: int | No
     tokenizer = model.lm.tokenizer
 
     def chat_template(messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        return tokenizer.apply_chat_template(messages, tokenize=False, continue_final_message=True)
+        with ending_templates(model.lm.pretrained):
+            return tokenizer.apply_chat_template(messages, tokenize=False, continue_final_message=True)
 
     text = task.fewshot_context(
         document, 0, apply_chat_template=chat, fewshot_as_multiturn=True, chat_template=chat_template

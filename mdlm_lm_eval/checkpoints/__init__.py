@@ -12,6 +12,7 @@ from mdlm_lm_eval.checkpoints.config import (
 )
 from mdlm_lm_eval.checkpoints.loading import context_length, load, load_denoiser, reserved_positions, sees_padding
 from mdlm_lm_eval.checkpoints.placement import device_placement
+from mdlm_lm_eval.checkpoints.strangers import ending_templates
 from mdlm_lm_eval.checkpoints.tokenizers import (
     check_tokenizer,
     end_of_turn_ids,

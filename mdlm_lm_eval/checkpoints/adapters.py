@@ -14,6 +14,7 @@ from peft.utils.transformers_weight_conversion import convert_peft_config_for_tr
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from mdlm_lm_eval.checkpoints.strangers import refused_pickles
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.options import OptionError
 
@@ -23,7 +24,7 @@ LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vect
 
 
 def adapter_config(peft: str, *, revision: str = "main") -> PeftConfig:
-    """The config of an adapter (hub id or folder). Raises OptionError for a folder without one and prompt learning."""
+    """The config of an adapter (hub id or folder). Raises OptionError if there is none, and for prompt learning."""
     place = os.path.expanduser(peft)
     if os.path.isdir(place) and not os.path.exists(os.path.join(place, "adapter_config.json")):
         raise OptionError(f"peft={peft}: the folder holds no adapter_config.json")  # PEFT would ask the hub for it
@@ -31,6 +32,8 @@ def adapter_config(peft: str, *, revision: str = "main") -> PeftConfig:
         config = PeftConfig.from_pretrained(place, revision=revision)
     except ValueError as error:
         raise OptionError(f"peft={peft}: {error}") from error
+    except KeyError as error:  # PEFT looks the type up
+        raise OptionError(f"peft={peft}: adapter_config.json names {error}, which is no adapter of PEFT") from error
     if config.is_prompt_learning:
         raise OptionError(f"peft={peft}: prompt learning adds tokens to a text; use an adapter of weights, as LORA")
     return config
@@ -42,7 +45,8 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -
     Raises OptionError if the adapter's weights do not fit, and as `adapter_config` does.
     """
     config = adapter_config(peft, revision=revision)
-    weights = load_peft_weights(os.path.expanduser(peft), device="cpu", revision=revision)
+    with refused_pickles(f"peft={peft}"):
+        weights = load_peft_weights(os.path.expanduser(peft), device="cpu", revision=revision)
     parts = [
         (name.removeprefix(PREFIX), *part) for name in weights for part in _native_parts(name, weights[name], model)
     ]

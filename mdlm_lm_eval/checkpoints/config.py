@@ -1,5 +1,6 @@
 """A checkpoint's config in transformers' terms, and checks of options against it."""
 
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
@@ -23,13 +24,21 @@ def load_config(
 ) -> PretrainedConfig:
     """The config of transformers' own class for the checkpoint, with `is_causal=False`.
 
-    `diffusion_family` names the family if `config.json` does not. Raises OptionError for an unknown family, a setting
-    without equivalent, and a causal language model.
+    `diffusion_family` names the family if `config.json` does not. Raises OptionError for a path without a config, an
+    unknown family, a setting without equivalent, and a causal language model.
     """
     if trust_remote_code not in (True, False):  # the text "false" would count as true
         raise OptionError(f"trust_remote_code must be true or false, not {trust_remote_code}")
     pretrained = model_path(pretrained)
-    published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
+    is_path = pretrained.startswith((".", "/")) or pretrained.count("/") > 1  # no name on the hub looks like this
+    if is_path and not Path(pretrained).is_dir():
+        raise OptionError(f"pretrained={pretrained}: there is no such folder")
+    if Path(pretrained).is_dir() and not Path(pretrained, subfolder, "config.json").is_file():
+        raise OptionError(f"pretrained={pretrained}: the folder has no config.json")
+    try:
+        published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
+    except OSError as error:  # neither a folder nor on the hub, or the hub cannot be reached
+        raise OptionError(f"pretrained={pretrained}: {str(error).partition(chr(10))[0]}") from error
     if diffusion_family is not None:
         published["diffusion_family"] = diffusion_family
     model_type, named = published.get("model_type"), published.get("diffusion_family")

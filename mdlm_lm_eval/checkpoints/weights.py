@@ -16,6 +16,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.modeling_utils import local_torch_dtype
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from mdlm_lm_eval.checkpoints.strangers import refuse_files_outside, refused_pickles
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.families.remote import offered_class
@@ -59,17 +60,19 @@ def load_model(
         native = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
         loader = type(f"{native.__name__}_{family.name}", (native,), {"__module__": native.__module__})
         register_checkpoint_conversion_mapping(loader.__name__, conversions, overwrite=True)
-    model, info = loader.from_pretrained(
-        pretrained,
-        config=config,
-        revision=revision,
-        subfolder=subfolder,
-        dtype=dtype_name(str(dtype or "auto")),
-        trust_remote_code=trust_remote_code and family.remote_code,
-        ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
-        output_loading_info=True,
-        **from_pretrained_kwargs,
-    )
+    refuse_files_outside(pretrained, subfolder)
+    with refused_pickles(f"pretrained={pretrained}"):
+        model, info = loader.from_pretrained(
+            pretrained,
+            config=config,
+            revision=revision,
+            subfolder=subfolder,
+            dtype=dtype_name(str(dtype or "auto")),
+            trust_remote_code=trust_remote_code and family.remote_code,
+            ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
+            output_loading_info=True,
+            **from_pretrained_kwargs,
+        )
     unexpected = {
         name for name in info["unexpected_keys"] if not any(unused in name for unused in family.unused_weights)
     }

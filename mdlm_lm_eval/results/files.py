@@ -1,5 +1,6 @@
 """Writes files and folders whole or not at all, and reads JSON."""
 
+import errno
 import json
 import os
 import shutil
@@ -56,12 +57,24 @@ def check_inside(path: Path, folder: Path) -> None:
         raise UnusableFile("is a link to a file outside its folder")
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Names this file or folder in the error of a full disk, which names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def write_whole(path: Path, text: str) -> None:
     """Writes `text` into a file. If this fails, the file's old content stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{uuid4().hex}.part")  # a process id would not do: processes in containers share them
     try:
-        scratch.write_text(text, encoding="utf-8", newline="\n")
+        with naming(path):
+            scratch.write_text(text, encoding="utf-8", newline="\n")
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
@@ -78,7 +91,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(left, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        yield scratch
+        with naming(path):
+            yield scratch
         if path.exists():
             os.replace(path, old)
         os.replace(scratch, path)

@@ -38,6 +38,7 @@ from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
 from mdlm_lm_eval.record import digest_of_settings
 from mdlm_lm_eval.resolve import without_effect
 from mdlm_lm_eval.sweep.claims import Claims
+from mdlm_lm_eval.sweep.likelihoods import check_likelihoods
 from mdlm_lm_eval.sweep.plan import RESULT_FILE, Cell, Sweep, distinct
 from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import repeat
@@ -179,8 +180,8 @@ class Measured(NamedTuple):
 class Evaluator:
     """A loaded model that evaluates cells.
 
-    partial: a folder for analyses that are not finished, so that the same command continues a killed one. Errors of
-    loading the weights are raised unchanged.
+    partial: a folder for analyses that are not finished, so that the same command continues a killed one. Raises
+    OptionError if the likelihoods of a cell cannot be computed. Errors of loading the weights are raised unchanged.
     """
 
     def __init__(self, sweep: Sweep, tasks: Tasks, first: Cell, partial: Path | None = None) -> None:
@@ -188,7 +189,10 @@ class Evaluator:
         self._device = sweep.device or own_device(sweep.model_args)
         self._lm: Any = None
         self._arguments: dict[str, Any] = {}
-        self._loaded(first)
+        lm = self._loaded(first)
+        if isinstance(lm, MDLM):
+            forget_task_files(sys.modules.keys() - _MODULES)  # of an earlier sweep in this process
+            check_likelihoods(lm, sweep, lambda cell: tasks.manager(cell.metadata).load([cell.task])["tasks"])
 
     def files(self, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
         """Evaluates a cell and returns the content of its files by name. Errors of lm-eval are raised unchanged.

@@ -21,6 +21,7 @@ from mdlm_lm_eval.paper.answers import Model, read_models
 from mdlm_lm_eval.paper.evidence import mask_counts
 from mdlm_lm_eval.paper.verdict import Verdict, digest
 from mdlm_lm_eval.results.figure_style import figure_style
+from mdlm_lm_eval.results.files import naming
 from mdlm_lm_eval.results.suite import current_version
 
 
@@ -43,7 +44,7 @@ def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output:
         plan.look(datetime.now(UTC).isoformat(timespec="seconds"))
     verdicts, found = judged(models), sections(models)
     output.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
+    with naming(output), TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
         folder = Path(made)
         for n, one in enumerate(verdicts):
             if one.verdicts:
