@@ -485,7 +485,7 @@ class MDLM(HFLM):
         self.check_likelihoods(request_type)
         self._warn_of_preset(requests)
         requests, answered_by = without_padding_copies(requests, self.world_size)
-        scorings = self.scorings(request_type, requests, at_own_length=True)
+        scorings = [self.scored(request_type, one) for one in requests]
         self._warn_of_truncation(
             (tokens, len(window.context_ids) - tokens)
             for one in scorings

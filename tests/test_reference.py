@@ -101,7 +101,7 @@ def test_it_imports_no_part_of_the_engine() -> None:
     tree = ast.parse(Path(reference.__file__).read_text(encoding="utf-8"))
     modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     ours = {module.removeprefix("mdlm_lm_eval.") for module in modules if module.startswith("mdlm_lm_eval")}
-    assert ours == {"decoding.canvas", "decoding.sampler", "model.denoiser", "options"}
+    assert ours == {"decoding.canvas", "decoding.sampler", "decoding.way", "model.denoiser", "options"}
 
 
 APART = [[1, 2, 3], [*range(30)], [5], [*range(7, 26)], [6, 7]]
