@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from safetensors.torch import load_file, save_file
 
-from tests.published_shapes import build
+from tests.support.published_shapes import build
 
 RECORD = Path(__file__).with_suffix(".json")
 SHAPES = {"llada": "LLaDA-8B-Instruct", "dream": "Dream-v0-Instruct-7B", "sdar": "SDAR-8B-Chat"}

@@ -1,11 +1,11 @@
-"""Compares the engine with all frozen runs (tests/frozen_runs.py), or freezes runs of today's.
+"""Compares the engine with all frozen runs (tests/support/frozen_runs.py), or freezes runs of today's.
 
     OMP_NUM_THREADS=1 python -m benchmarks.frozen_runs
     OMP_NUM_THREADS=1 python -m benchmarks.frozen_runs --write --settings 2000
 
-Frozen are the ways of decoding of tests/canvases.py and others, with and without `early_exit` and `trace`, and drawn
-settings: a pattern, a sampler with its options, an order, a schedule, a pace, a cache, and what ends a row. Freeze
-anew only after a change that is meant to change decoding. Ends with 1 where a run differs.
+Frozen are the ways of decoding of tests/support/canvases.py and others, with and without `early_exit` and `trace`, and
+drawn settings: a pattern, a sampler with its options, an order, a schedule, a pace, a cache, and what ends a row.
+Freeze anew only after a change that is meant to change decoding. Ends with 1 where a run differs.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import SCHEDULES, DecodingOptions, OptionError
 from mdlm_lm_eval.registry import UNMASKING
-from tests.canvases import APPROXIMATE, FROM_PROMPT, FROM_START, IN_BLOCKS, WAYS, Way
-from tests.frozen_runs import PATH, Record, Run, difference, frozen, recorded
+from tests.support.canvases import APPROXIMATE, FROM_PROMPT, FROM_START, IN_BLOCKS, WAYS, Way
+from tests.support.frozen_runs import PATH, Record, Run, difference, frozen, recorded
 
 WHOLE_PROMPT = AttentionPattern(4, "prompt_end", whole_prompt=True)
 LIKE_NEMOTRON = AttentionPattern(4, "prompt_end", whole_prompt=True, causal_context=True)

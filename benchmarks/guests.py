@@ -31,7 +31,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.loader import load_foreign
 from mdlm_lm_eval.model.denoiser import Denoiser
 from tests.conftest import evaluate, tasks_of
-from tests.published_shapes import build, shape
+from tests.support.published_shapes import build, shape
 
 BLOCKS: dict[str, Any] = {"n_masks": 16, "block_length": 8}
 COUNTS = ("forward_passes", "layer_tokens", "written_tokens")

@@ -25,7 +25,7 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from tests import published_shapes
+from tests.support import published_shapes
 
 SIZES = {"d_model": 384, "n_layers": 4, "n_heads": 6, "n_kv_heads": 6, "mlp_hidden_size": 1536}
 VOCABULARY = 8192

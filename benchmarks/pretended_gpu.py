@@ -32,7 +32,7 @@ from tests.pretended_gpu import PretendedGpu, PretendedGpuError
 from tests.pretended_gpu.peaks import PEAKS, ROWS, peak_of
 from tests.pretended_gpu.placement import over_two
 from tests.pretended_gpu.settings import DECODING, LIKELIHOOD, decoded, denoiser_of, model_of, scored
-from tests.reference import load
+from tests.support.reference import load
 
 # Golden checkpoints, with what their configs do not say.
 FAMILIES: dict[str, dict[str, Any]] = {

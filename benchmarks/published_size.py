@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tests import published_shapes
+from tests.support import published_shapes
 
 
 def main() -> None:

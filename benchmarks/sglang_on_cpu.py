@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, load_tokenizer
 from mdlm_lm_eval.server import MDLMServer
 from mdlm_lm_eval.serving.conformance import conformance
-from tests import published_shapes
+from tests.support import published_shapes
 
 # Checkpoint -> SGLang's algorithm, and the settings that the published configuration class has beside the config's.
 CASES = {

@@ -22,7 +22,7 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.registry import SAMPLERS
 from mdlm_lm_eval.results.samples import new_instance
 from mdlm_lm_eval.tasks import questions
-from tests import commands
+from tests.support import commands
 
 # The process that only hands out tests to others reads this file, too. It needs none of these, which take seconds.
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Decoding of one canvas, to be read first: blocks one after the other, and passes over each until it has no mask.
 
 It shares with the engine the model and the samplers' `choose`, and computes all else in its own way, so that
-`tests/test_reference.py` can compare the canvases after every pass. It plans equal shares of the masks, takes the
-likeliest tokens, and has what most models of blocks need: full and block-causal attention, thresholds, and editing.
+`tests/decoding/test_reference.py` can compare the canvases after every pass. It plans equal shares of the masks, takes
+the likeliest tokens, and has what most models of blocks need: full and block-causal attention, thresholds, and editing.
 Without a cache, each pass runs the whole canvas.
 """
 

@@ -128,7 +128,7 @@ def standard_error(samples: Sequence[tuple[float, Mapping[int, float]]]) -> floa
     parts: the differences between tokens that these weights leave, and all other differences between samples of similar
     size. The second part is computed from neighbours, as most strata have one sample. From 8 samples on, the result is
     the spread over seeds, or up to twice that if there are many samples for the number of tokens
-    (`tests/test_likelihood.py`).
+    (`tests/likelihood/test_likelihood.py`).
     """
     if len(samples) < 2:
         return None

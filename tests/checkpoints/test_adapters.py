@@ -1,0 +1,124 @@
+"""PEFT adapters on native module names, on LLaDA's own, and for another model."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from mdlm_lm_eval.options import OptionError
+from tests.support.reference import GOLDEN, assert_close, load
+
+MODULES = ["q_proj", "o_proj", "gate_proj", "down_proj", "lm_head"]
+INPUT_IDS = torch.arange(12).view(1, 12)
+REMOTE_NAMES = {
+    "model.layers.": "model.transformer.blocks.",
+    "self_attn.q_proj": "q_proj",
+    "self_attn.o_proj": "attn_out",
+    "mlp.gate_proj": "ff_proj",
+    "mlp.down_proj": "ff_out",
+    "model.lm_head": "model.model.transformer.ff_out",
+}
+
+
+def logits_of(model: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model(INPUT_IDS).logits
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> tuple[Path, torch.Tensor]:
+    """A LoRA adapter with random weights, on Llama's names, and what the model says with it."""
+    model = load("llada").model
+    config = LoraConfig(r=2, target_modules=MODULES, rank_pattern={"gate_proj": 3}, alpha_pattern={"gate_proj": 5})
+    adapted = get_peft_model(model, config).eval()
+    torch.manual_seed(0)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    adapted.save_pretrained(tmp_path)
+    return tmp_path, logits_of(adapted)
+
+
+def test_native_names(adapter: tuple[Path, torch.Tensor]) -> None:
+    folder, expected = adapter
+    with warnings.catch_warnings(action="error", category=FutureWarning):
+        denoiser = load("llada", peft=str(folder))
+    assert_close(logits_of(denoiser.model), expected)
+    assert denoiser.vocab_size == 160
+
+
+@pytest.mark.parametrize("save_embedding_layers", [False, True])
+def test_modules_trained_whole(tmp_path: Path, save_embedding_layers: bool) -> None:
+    model = load("llada").model
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])).eval()
+    for name, parameter in adapted.named_parameters():
+        if "modules_to_save" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    adapted.save_pretrained(tmp_path, save_embedding_layers=save_embedding_layers)
+    assert_close(logits_of(load("llada", peft=str(tmp_path)).model), logits_of(adapted))
+
+
+def test_names_of_lladas_remote_code(adapter: tuple[Path, torch.Tensor]) -> None:
+    folder, expected = adapter
+    weights = {}
+    for name, tensor in load_file(folder / "adapter_model.safetensors").items():
+        for native, remote in REMOTE_NAMES.items():
+            name = name.replace(native, remote)
+        weights[name] = tensor
+    save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
+    path = folder / "adapter_config.json"
+    modules = {"target_modules": ["q_proj", "attn_out", "ff_proj", "ff_out"]}
+    patterns = {"rank_pattern": {"ff_proj": 3}, "alpha_pattern": {"ff_proj": 5}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | modules | patterns))
+    denoiser = load("llada", peft=str(folder))
+    assert_close(logits_of(denoiser.model), expected)
+
+
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [
+        ("llada_moe", ["q_proj", "o_proj"]),
+        ("llada_moe", ["q_proj", "gate_proj", "up_proj", "down_proj"]),
+        ("llada2", ["query_key_value", "attention.dense"]),
+    ],
+)
+def test_an_adapter_of_remote_code(tmp_path: Path, family: str, targets: list[str]) -> None:
+    """LLaDA-MoE's experts are modules of their own, where transformers' class has them fused; LLaDA2's q, k and v."""
+    shutil.copytree(GOLDEN / family, tmp_path / "merged")
+    weights = load_file(GOLDEN / family / "model.safetensors")
+    torch.manual_seed(0)
+    lora = {}
+    for name in [name for name in weights if name.removesuffix(".weight").endswith(tuple(targets))]:
+        rows, columns = weights[name].shape
+        a, b = torch.randn(2, columns) * 0.3, torch.randn(rows, 2) * 0.3
+        module = "base_model.model." + name.removesuffix(".weight")
+        lora |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
+        weights[name] = weights[name] + b @ a * (8 / 2)
+    assert len(lora) >= 8
+    save_file(weights, tmp_path / "merged" / "model.safetensors", {"format": "pt"})
+    targets = [target.rpartition(".")[2] for target in targets]
+    LoraConfig(r=2, lora_alpha=8, target_modules=targets).save_pretrained(tmp_path / "adapter")
+    save_file(lora, tmp_path / "adapter" / "adapter_model.safetensors", {"format": "pt"})
+    loaded = load(family, mask_token_id=159, peft=str(tmp_path / "adapter")).model
+    assert_close(logits_of(loaded), logits_of(load(tmp_path / "merged", mask_token_id=159).model))
+
+
+@pytest.mark.parametrize("name", ["layers.0", "layers.7", "missing"])
+def test_an_adapter_for_another_model_is_refused(adapter: tuple[Path, torch.Tensor], name: str) -> None:
+    folder, _ = adapter
+    path = folder / "adapter_model.safetensors"
+    weights = load_file(path)
+    if name == "layers.0":  # of another width
+        weights = {key: torch.cat([tensor, tensor], dim=1) for key, tensor in weights.items()}
+    elif name == "missing":
+        weights.pop(next(key for key in weights if "lora_B" in key))
+    else:  # of more layers
+        weights |= {key.replace("layers.1", name): tensor for key, tensor in weights.items()}
+    save_file({key: tensor.clone() for key, tensor in weights.items()}, path, {"format": "pt"})
+    with pytest.raises((OptionError, RuntimeError), match=r"does not fit|size mismatch"):
+        load("llada", peft=str(folder))

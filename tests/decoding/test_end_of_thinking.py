@@ -1,0 +1,132 @@
+"""A budget for thinking: where its end is written, in every way of decoding, and what leaves it standing."""
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion
+from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.trace import filled
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import DecodingOptions
+from tests.support.canvases import APPROXIMATE, FROM_PROMPT, FROM_START, IN_BLOCKS, MASK, WAYS, Way, canvas, model
+
+END = 45
+LIKE_NEMOTRON = AttentionPattern(4, "prompt_end", whole_prompt=True, causal_context=True)
+LEFT_TO_RIGHT: list[Way] = [
+    (FULL_ATTENTION, {}, {}),
+    (FULL_ATTENTION, {}, {"cache": "prefix", "block_length": 6}),
+    (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 6}),
+    (FROM_START, {}, {"block_length": 8}),
+    (FROM_PROMPT, {}, {"block_length": 8, "cache": "none"}),
+    (LIKE_NEMOTRON, {}, {"block_length": 8}),
+]
+CHANGES_TOKENS: list[Way] = [
+    (FULL_ATTENTION, {}, {"sampler": "wino", "confidence_threshold": 0.2, "remask_threshold": 0.9}),
+    (FULL_ATTENTION, {}, {"sampler": "remdm", "block_length": 8}),
+    (FULL_ATTENTION, {}, {"sampler": "rcr", "steps": 6}),
+    (FROM_START, {"edits": True}, {"editing_threshold": 0.0, "block_length": 8}),
+]
+
+
+def model_without_end(attention: AttentionPattern, **facts: Any) -> Denoiser:
+    """It never writes the end by itself."""
+    denoiser = model(attention, **facts)
+    with torch.no_grad():
+        denoiser.model.lm_head.weight[END] = 0.0
+    return denoiser
+
+
+def decoded(
+    denoiser: Denoiser, rows: list[Canvas], options: DecodingOptions, end: int = END, **more: Any
+) -> list[Completion]:
+    return decode_canvases(denoiser, rows, options, end_think_ids=[end], **more)
+
+
+def first_of_its_block(row: Canvas, budget: int) -> int:
+    """The first slot of the block that slot `budget` is in."""
+    return max(start for start in (0, *accumulate(row.block_lengths)) if start <= budget)
+
+
+@pytest.mark.parametrize(
+    ("attention", "facts", "changes"), [*WAYS, *IN_BLOCKS, *APPROXIMATE, (LIKE_NEMOTRON, {}, {}), *CHANGES_TOKENS]
+)
+def test_the_end_is_written_when_its_block_is_decoded(
+    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    """Earlier blocks do not see it; batches, early exit and what is remembered change nothing."""
+    denoiser, without = model_without_end(attention, **facts), DecodingOptions(**changes)
+    rows = [canvas(denoiser, without, 1 + 3 * k, 7 + k, k) for k in range(3)]
+    plainly = decoded(denoiser, rows, without)
+    nothing_remembered = {"cache": "none"} if attention.is_block_causal else {}
+    for budget, way in ((0, {}), (6, nothing_remembered)):
+        options = replace(without, max_thinking_tokens=budget)
+        answers = decoded(denoiser, rows, options)
+        for row, answer, plain in zip(rows, answers, plainly, strict=True):
+            assert answer.token_ids.index(END) == budget
+            assert len(answer.token_ids) == len(plain.token_ids) == row.n_returned
+            if options.sampler != "rcr":  # which takes tokens of earlier blocks back
+                before = first_of_its_block(row, budget)
+                assert answer.token_ids[:before] == plain.token_ids[:before]
+        assert decoded(denoiser, rows, options, batch_size=2) == answers
+        found = decoded(denoiser, rows, replace(options, **{"early_exit": False, **way}))
+        assert [answer.token_ids for answer in found] == [answer.token_ids for answer in answers]
+
+
+@pytest.mark.parametrize(("attention", "facts", "changes"), LEFT_TO_RIGHT)
+def test_in_the_first_block_it_is_as_if_the_end_stood_there_from_the_beginning(
+    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    denoiser, options = model(attention, **facts), replace(DecodingOptions(unmasking="left_to_right"), **changes)
+    row = canvas(denoiser, options, 8, 12)
+    (answer,) = decoded(denoiser, [row], replace(options, max_thinking_tokens=3))
+    first, *others = row.block_lengths
+    tokens = [*row.token_ids]
+    tokens[row.slots[3]] = END
+    written = replace(
+        row,
+        token_ids=tuple(tokens),
+        slots=(*row.slots[:3], *row.slots[4:]),
+        n_returned=row.n_returned - 1,
+        block_lengths=(first - 1, *others),
+        block_steps=(first - 1, *others),
+    )
+    (expected,) = decoded(denoiser, [written], options)
+    assert answer.token_ids == [*expected.token_ids[:3], END, *expected.token_ids[3:]]
+
+
+@pytest.mark.parametrize(
+    ("attention", "changes"),
+    [
+        (FULL_ATTENTION, {"block_length": 4}),
+        (FULL_ATTENTION, {"block_length": 4, "cache": "dual"}),
+        (FROM_START, {}),
+        (FROM_PROMPT, {"cache": "none"}),
+        (LIKE_NEMOTRON, {}),
+    ],
+)
+def test_no_end_is_written_after_one_of_the_model_or_beyond_the_masks(
+    attention: AttentionPattern, changes: dict[str, Any]
+) -> None:
+    denoiser, without = model(attention), DecodingOptions(**changes)
+    row = canvas(denoiser, without, 8, 12)
+    plain = decoded(denoiser, [row], without)
+    end = plain[0].token_ids[1]
+    assert decoded(denoiser, [row], replace(without, max_thinking_tokens=9), end) == plain
+    assert decoded(denoiser, [row], replace(without, max_thinking_tokens=12)) == plain
+    assert decoded(denoiser, [row], replace(without, max_thinking_tokens=500)) == plain
+
+
+def test_no_pass_wrote_the_end() -> None:
+    for attention in (FULL_ATTENTION, FROM_START, LIKE_NEMOTRON):
+        denoiser, options = model(attention), DecodingOptions(trace=True, block_length=4, max_thinking_tokens=4)
+        row = canvas(denoiser, options, 8, 12)
+        (answer,) = decoded(denoiser, [row], options)
+        trace = filled(answer.events, row.slots, MASK)
+        assert trace[4] == (0, 0.0, 0)
+        assert MASK not in answer.token_ids
+        assert all(each.step > 0 for n, each in enumerate(trace) if n != 4)

@@ -1,0 +1,171 @@
+"""Samplers of 2026: tokens and passes of their reference code, pass by pass."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
+from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.trace import replay
+from mdlm_lm_eval.decoding.way import way_of
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import DecodingOptions
+from tests.support import canvases
+from tests.support.reference import facts_of, load, tensors_of
+
+ROWS = (0, 1)
+WHOLE_PROMPT = AttentionPattern(4, "prompt_end", whole_prompt=True)
+
+
+@cache
+def loaded(checkpoint: str) -> Denoiser:
+    return load(checkpoint, mask_token_id=159)
+
+
+def canvas_of(denoiser: Denoiser, prompt: list[int], options: DecodingOptions) -> Canvas:
+    return build_canvas(prompt, way_of(options, denoiser.attention), mask_token_id=159, max_length=128)[0]
+
+
+def expected(folder: str, number: int, row: int) -> tuple[list[int], list[int]]:
+    """A row's prompt, and what the reference made of its masks."""
+    prompt, completion = (tensors_of(folder)[f"generate.{number}.{name}.{row}"] for name in ("prompt", "completion"))
+    return prompt.tolist(), completion.tolist()
+
+
+def tokens_per_pass(found: Completion) -> list[int]:
+    counts = Counter(event.step for event in found.events if event.confidence > 0.0)  # others follow from an end
+    return [counts[step] for step in range(1, found.cost.forward_passes + 1)]
+
+
+def as_numbers(found: Completion) -> Any:
+    """All of it but for how sure the model was."""
+    return found.token_ids, found.cost, [event._replace(confidence=0.0) for event in found.events]
+
+
+def check(folder: str, number: int, options: DecodingOptions, end_ids: set[int]) -> None:
+    """Both rows as a batch, of a third of the settings one after the other, too.
+
+    With remembered keys and values, the prompt is a pass of its own.
+    """
+    setting = facts_of(folder)["generate"][number]
+    denoiser = loaded(setting["checkpoint"])
+    options = replace(options, n_masks=setting["gen_length"], block_length=setting["block_length"], trace=True)
+    rows = [canvas_of(denoiser, expected(folder, number, row)[0], options) for row in ROWS]
+    found = decode_canvases(denoiser, rows, options, eos_ids=end_ids)
+    if number % 3 == 0:
+        alone = decode_canvases(denoiser, rows, options, eos_ids=end_ids, batch_size=1)
+        assert [*map(as_numbers, found)] == [*map(as_numbers, alone)]
+    for row, one in zip(ROWS, found, strict=True):
+        tokens = expected(folder, number, row)[1]
+        ends = [n for n, token in enumerate(tokens, start=1) if token in end_ids]
+        assert one.token_ids == (tokens[: ends[0]] if ends else tokens)
+        runs_prompt = options.cache == "exact"
+        assert one.cost.forward_passes == setting["forward_passes"][row] + runs_prompt
+        assert tokens_per_pass(one)[runs_prompt:] == setting["tokens_filled"][row]
+        if not options.early_exit:  # what follows an end, too
+            answer = replay(rows[row].token_ids, one.events)[-1][1][rows[row].prompt_length :]
+            assert answer[: len(tokens)] == tokens
+
+
+PRIOR = facts_of("certainty_prior")["generate"]
+
+
+@pytest.mark.parametrize("number", range(len(PRIOR)))
+def test_certainty_prior_does_as_its_reference(number: int) -> None:
+    setting = PRIOR[number]
+    names = {"sigma": "sigma", "confidence_threshold": "threshold", "parallel_factor": "factor"}
+    names |= {"entropy_bound": "gamma", "unmasking": "alg", "stop_at_eos": "stop_until_eos"}
+    ours: dict[str, Any] = {name: setting[theirs] for name, theirs in names.items() if theirs in setting}
+    steps = setting["block_length"] // setting["num_transfer_tokens"]
+    options = DecodingOptions(sampler="certainty_prior", steps_per_block=steps, **ours)
+    check("certainty_prior", number, options, {setting["eos_token_id"]} if "eos_token_id" in setting else set())
+
+
+D3LLM = facts_of("d3llm")["generate"]
+
+
+@pytest.mark.parametrize("number", [n for n, setting in enumerate(D3LLM) if setting["cache"] == "none"])
+def test_multi_block_does_as_d3llm(number: int) -> None:
+    setting = D3LLM[number]
+    ours = {"entropy_threshold": setting["threshold"], "block_add_threshold": setting["block_add_threshold"]}
+    ours |= {"surest_anywhere": setting["checkpoint"] == "fast_dllm_llada", "unmasking": "entropy"}
+    ours["stop_at_eos"] = setting.get("early_stop", False)
+    ends = {setting["eos_token_id"]} if "eos_token_id" in setting else set()
+    check("d3llm", number, DecodingOptions(sampler="multi_block", **ours), ends)
+
+
+D2F = facts_of("d2f")["generate"]
+
+
+@pytest.mark.parametrize("remembered", ["none", "exact"])
+@pytest.mark.parametrize("number", range(len(D2F)))
+def test_multi_block_does_as_d2f(number: int, remembered: str) -> None:
+    setting = D2F[number]
+    ours = {"confidence_threshold": setting["threshold"], "block_add_threshold": setting["block_add_threshold"]}
+    ours |= {"active_threshold": setting["decoded_token_threshold"], "unmasking": setting["order"]}
+    ends = {setting["eos_token_id"]} if "eos_token_id" in setting else set()
+    options = DecodingOptions(sampler="multi_block", block_causal=True, cache=remembered, early_exit=False, **ours)
+    check("d2f", number, options, ends)
+
+
+@pytest.mark.parametrize(
+    ("attention", "several", "one"),
+    [
+        (FULL_ATTENTION, {"confidence_threshold": 0.3}, {"confidence_threshold": 0.3}),
+        (FULL_ATTENTION, {"entropy_threshold": 0, "unmasking": "entropy"}, {"unmasking": "entropy", "steps": 64}),
+        (WHOLE_PROMPT, {"confidence_threshold": 0.3, "block_causal": True}, {"confidence_threshold": 0.3}),
+    ],
+)
+@pytest.mark.parametrize("shift", [False, True])
+def test_one_active_block_is_block_decoding(
+    attention: AttentionPattern, several: dict[str, Any], one: dict[str, Any], shift: bool
+) -> None:
+    options = DecodingOptions(block_length=4, n_masks=15, early_exit=False, trace=True)
+    ours = replace(options, **{"sampler": "multi_block", "block_add_threshold": 1, **several})
+    theirs = replace(options, **one)
+    denoisers = canvases.model(shift=shift), canvases.model(attention, shift=shift)
+    found, same = (
+        decode_canvases(denoiser, canvases.neighbours(denoiser, each, 5), each, batch_size=2)
+        for denoiser, each in zip(denoisers, (ours, theirs), strict=True)
+    )
+    if attention is FULL_ATTENTION:
+        assert [*map(as_numbers, found)] == [*map(as_numbers, same)]
+    else:  # passes that only remember a block are none with several: its keys are those of the next one's first pass
+        assert [one.token_ids for one in found] == [one.token_ids for one in same]
+        assert [one.cost.steps for one in found] == [one.cost.steps for one in same]
+
+
+@pytest.mark.parametrize("checkpoint", ["sdar", "llada2"])
+def test_several_blocks_of_a_family_of_blocks(checkpoint: str) -> None:
+    """One at a time is its own decoding, and several need no remembered keys and values."""
+    denoiser = loaded(checkpoint)
+    own = DecodingOptions(n_masks=14, confidence_threshold=0.4, early_exit=False)
+    several = replace(own, sampler="multi_block", block_causal=True)
+    found = []
+    for options in (own, replace(several, block_add_threshold=1), several, replace(several, cache="none")):
+        rows = [canvas_of(denoiser, prompt, options) for prompt in ([5, 6, 7, 8, 9, 10], [11, 12])]
+        found.append(decode_canvases(denoiser, rows, options))
+    assert [one.token_ids for one in found[0]] == [one.token_ids for one in found[1]]
+    assert [one.token_ids for one in found[2]] == [one.token_ids for one in found[3]]
+    assert [one.cost.steps for one in found[2]] == [one.cost.steps for one in found[3]]
+
+
+FREEDAVE = facts_of("freedave")["generate"]
+
+
+@pytest.mark.parametrize("number", range(len(FREEDAVE)))
+def test_decoding_does_as_freedave_without_drafts(number: int) -> None:
+    """Its drafts, which change no token, are not offered. Its count includes a pass that remembers the last block."""
+    setting = FREEDAVE[number]
+    denoiser, n_stored = loaded(setting["checkpoint"]), setting["attention"] == "block_causal"
+    cache = "auto" if n_stored else setting["cache"]
+    options = DecodingOptions(n_masks=setting["gen_length"], block_length=setting["block_length"], cache=cache)
+    rows = [canvas_of(denoiser, expected("freedave", number, row)[0], options) for row in ROWS]
+    found = decode_canvases(denoiser, rows, replace(options, early_exit=False))
+    assert [one.token_ids for one in found] == [expected("freedave", number, row)[1] for row in ROWS]
+    n_passes = [one.cost.forward_passes for one in found]
+    assert n_passes == [n - n_stored for n in setting["forward_passes"]["1"]]

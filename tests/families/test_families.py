@@ -1,0 +1,274 @@
+"""Published checkpoints: configs, weights, tokenizers, what is refused; what families and docs say of themselves."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, PretrainedConfig
+
+from mdlm_lm_eval.checkpoints import (
+    attention_of,
+    check_options,
+    end_of_turn_ids,
+    eos_ids,
+    files_digest,
+    load_config,
+    load_denoiser,
+    load_tokenizer,
+    resolve_mask_token_id,
+)
+from mdlm_lm_eval.decoding.checks import check_family
+from mdlm_lm_eval.decoding.way import way_of
+from mdlm_lm_eval.families import Family, family_of
+from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.registry import FAMILIES, register
+from tests.conftest import data, refused, tiny_model, tiny_tokenizer
+from tests.support.reference import GOLDEN, assert_close, load, tensors_of
+
+
+@pytest.fixture
+def llada(tmp_path: Path) -> Path:
+    folder = tmp_path / "llada"
+    shutil.copytree(GOLDEN / "llada", folder)
+    return folder
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def logits_of(folder: Path) -> torch.Tensor:
+    with torch.no_grad():
+        return load(folder).model(tensors_of("llada")["logits.input_ids"]).logits
+
+
+@pytest.mark.parametrize(("family", "model_type", "mask_token_id"), data("cases.json")["mask tokens"])
+def test_a_config_without_mask_token_has_that_of_the_published_code(
+    family: str, model_type: str, mask_token_id: int, tmp_path: Path
+) -> None:
+    """Another one would change every score and raise nothing."""
+    published = json.loads((GOLDEN / family / "config.json").read_text()) | {"model_type": model_type}
+    published |= {"vocab_size": 160_000} | ({"embedding_size": 160_000} if family == "llada" else {})
+    published.pop("mask_token_id", None)
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    assert load_config(str(tmp_path)).mask_token_id == mask_token_id
+
+
+@pytest.mark.parametrize("family", ["llada", "llada2"])
+@pytest.mark.parametrize("instead", [False, True])
+def test_a_config_that_transformers_5_saved_again_is_the_same_model(family: str, instead: bool, tmp_path: Path) -> None:
+    """It writes `rope_parameters` beside the published keys, or instead of them, and reads them first."""
+    published = json.loads((GOLDEN / family / "config.json").read_text())
+    names = [name for name in ("rope_theta", "partial_rotary_factor", "rope_scaling") if name in published]
+    rotary = {name: published[name] for name in names if published[name] is not None}
+    published |= {"rope_parameters": {"rope_type": "default", **rotary}}
+    for name in names:
+        del published[name]
+        if not instead and name != "rope_scaling":
+            published[name] = 1.0 if name == "rope_theta" else rotary[name]
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    expected = load_config(str(GOLDEN / family)).rope_parameters
+    assert load_config(str(tmp_path)).rope_parameters == expected
+    assert expected["rope_theta"] == rotary["rope_theta"]
+
+
+@pytest.mark.parametrize(("family", "setting", "named"), refused("families"))
+def test_a_setting_without_equivalent_is_refused_before_weights_are_read(
+    family: str, setting: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    shutil.copy(GOLDEN / family / "config.json", tmp_path)
+    edit_config(tmp_path, **setting, diffusion_family="a2d-qwen3" if family == "a2d_bd3lm" else family)
+    with pytest.raises(OptionError, match=named):
+        load_denoiser(str(tmp_path))
+
+
+def test_a_llada_with_experts_is_told_by_its_config(tmp_path: Path) -> None:
+    """On the hub both have the model_type llada."""
+    shutil.copytree(GOLDEN / "llada_moe", tmp_path / "llada")
+    edit_config(tmp_path / "llada", model_type="llada")
+    assert family_of(load_config(str(tmp_path / "llada"))).name == "llada_moe"
+
+
+@pytest.mark.parametrize("family", ["llada", "llada_moe", "llada2"])
+@pytest.mark.parametrize("change", ["missing", "unexpected", "of another shape"])
+def test_weights_that_do_not_fit_are_refused_by_name(family: str, change: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / family, tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    published, native = {
+        "llada": ("transformer.blocks.1.attn_out", "layers.1.self_attn.o_proj"),
+        "llada_moe": ("layers.1.self_attn.o_proj", "layers.1.self_attn.o_proj"),
+        "llada2": ("layers.1.attention.dense", "layers.1.self_attn.o_proj"),
+    }[family]
+    weight = weights.pop(f"model.{published}.weight")
+    weights |= {
+        "missing": {},
+        "unexpected": {f"model.{published}.weight": weight, f"model.{published}.bias": weight[0].clone()},
+        "of another shape": {f"model.{published}.weight": torch.cat([weight, weight])},
+    }[change]
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    hint = ".*leave them out by ignore_weights=REGEX" if change == "unexpected" else ""
+    with pytest.raises(OptionError, match=f"{change}.*({published}|{native}){hint}"):
+        load_denoiser(str(tmp_path / "model"), mask_token_id=159, ignore_weights=r".*\.nosuch")
+    if change == "unexpected":
+        load_denoiser(str(tmp_path / "model"), mask_token_id=159, ignore_weights=r".*\.bias")
+
+
+@pytest.mark.parametrize("family", ["llada_moe", "llada2"])
+def test_a_missing_expert_is_refused(family: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / family, tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    del weights["model.layers.1.mlp.experts.3.up_proj.weight"]
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(RuntimeError, match="conversion of the weights"):
+        load_denoiser(str(tmp_path / "model"), mask_token_id=159)
+
+
+@pytest.mark.parametrize("family", ["llada_moe", "llada2"])
+def test_experts_run_in_one_kernel_and_give_the_same_logits(family: str) -> None:
+    ids = tensors_of(family)["logits.input_ids"]
+
+    def logits(**arguments: Any) -> torch.Tensor:
+        denoiser = load(family, mask_token_id=159, **arguments)
+        implementation = denoiser.model.get_experts_implementation()[""]
+        assert implementation == arguments["experts_implementation"] if arguments else implementation != "eager"
+        return denoiser.logits(ids, None, torch.arange(ids.numel()))
+
+    loop = logits(experts_implementation="eager")
+    for found in (logits(), logits(experts_implementation="grouped_mm")):
+        assert_close(found, loop)
+
+
+def test_ends_of_turn_are_no_eos_even_where_the_generation_config_lists_them() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|eot_id|>"]})
+    turn = tokenizer.convert_tokens_to_ids("<|eot_id|>")
+    assert end_of_turn_ids(tokenizer) == {turn}
+    assert eos_ids(tokenizer, None) == {tokenizer.eos_token_id}
+    assert eos_ids(tokenizer, [turn, 7]) == {tokenizer.eos_token_id, 7}
+
+
+def tiny_llama(**settings: object) -> LlamaForCausalLM:
+    shape = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    return LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=2, mask_token_id=39, **settings))
+
+
+def test_bidirectional_llama_sees_the_future_and_a_causal_one_is_refused(tmp_path: Path) -> None:
+    tiny_llama(is_causal=False).save_pretrained(tmp_path / "diffusion")
+    denoiser = load_denoiser(str(tmp_path / "diffusion"))
+    assert denoiser.mask_token_id == 39
+    canvases = torch.tensor([[39, 1, 2], [39, 1, 3]])
+    logits = denoiser.logits(canvases, torch.ones_like(canvases), torch.tensor([0, 3]))
+    assert not torch.allclose(logits[0, :39], logits[1, :39])
+    tiny_llama().save_pretrained(tmp_path / "causal")
+    with pytest.raises(OptionError, match="is_causal"):
+        load_denoiser(str(tmp_path / "causal"))
+
+
+def test_dream_tokenizer_loads_without_its_remote_class(tmp_path: Path) -> None:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*alphabet, "ab"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(data("dream_tokenizer_config.json")))
+    config = load_config(str(GOLDEN / "dream"))
+    config.vocab_size = 320
+    with_bos = load_tokenizer(str(tmp_path), config=config, add_bos_token=True)
+    assert with_bos("ab")["input_ids"] == [257, 256]
+    tokenizer = load_tokenizer(str(tmp_path), config=config)
+    assert tokenizer("abc<|mask|>")["input_ids"] == [256, vocabulary["c"], 259]
+    assert (tokenizer.mask_token_id, tokenizer.pad_token_id) == (259, 257)
+    assert tokenizer.decode(tokenizer("ab é 字")["input_ids"]) == "ab é 字"
+
+
+@pytest.mark.parametrize("n_named", [160, 159])
+def test_llada_tokenizer_learns_its_mask_token_where_the_id_has_a_name(tmp_path: Path, n_named: int) -> None:
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(n_named)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w158"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    config = load_config(str(GOLDEN / "llada"))
+    loaded = load_tokenizer(str(tmp_path), config=config)
+    assert loaded.mask_token_id == (159 if n_named == 160 else None)
+    assert resolve_mask_token_id(config, loaded, None) == 159
+    assert loaded("w3 w4")["input_ids"] == [3, 4]
+    assert loaded.pad_token_id == 158
+
+
+def test_a_sliding_window_is_refused_where_masks_say_who_sees_what(tmp_path: Path) -> None:
+    def loaded(**settings: object) -> PretrainedConfig:
+        MistralConfig(max_position_embeddings=64, is_causal=False, **settings).save_pretrained(tmp_path)
+        return load_config(str(tmp_path))
+
+    cached = DecodingOptions(cache="dual", block_length=4)
+    check_options(loaded(sliding_window=8), DecodingOptions(block_length=4))
+    check_options(loaded(sliding_window=None), cached)
+    check_options(loaded(sliding_window=64), cached)
+    with pytest.raises(OptionError, match=r"^cache=dual does not work with the checkpoint's sliding_window=8; allowed"):
+        check_options(loaded(sliding_window=8), cached)
+    assert attention_of(loaded(sliding_window=None, block_length=4), None).block_length == 4
+    with pytest.raises(OptionError, match=r"^block_length=4 does not work with the checkpoint's sliding_window=8"):
+        attention_of(loaded(sliding_window=8, block_length=4), None)
+
+
+def test_a_digest_changes_with_the_weights(llada: Path) -> None:
+    before, weights = files_digest(str(llada)), load_file(llada / "model.safetensors")
+    weights["model.transformer.ln_f.weight"][0] += 1
+    save_file(weights, llada / "model.safetensors", {"format": "pt"})
+    assert None is not before != files_digest(str(llada))
+    assert files_digest("some/hub-id") is None
+
+
+DOC = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+ROWS = {
+    name: cells
+    for line in re.findall(r"^\| `.*", DOC, re.MULTILINE)
+    for cells in [[cell.strip() for cell in line.strip("|").split("|")]]
+    for name in re.findall(r"`([^`]+)`", cells[0])
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_family_does_not_support_stands_in_its_row(name: str) -> None:
+    family = FAMILIES.all()[name]
+    no_likelihood, no_cache = (
+        family.supports is not None and option not in family.supports for option in ("likelihood", "cache")
+    )
+    likelihood, cache = ROWS[name][4], ROWS[name][5]
+    assert no_likelihood == (likelihood == "no")
+    assert no_cache == (cache in ("no", "built in") or family.generate is not None)
+
+
+@pytest.mark.parametrize("name", ["acme", "sdar"])
+def test_a_model_type_belongs_to_one_family(name: str) -> None:
+    with pytest.raises(ValueError, match=r"belongs to the family sdar|'sdar' is registered already"):
+        register(name=name, family=Family(name=name, model_types=("sdar",)))
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "named"),
+    [
+        ("masked_lm", {"sampler": "wino", "confidence_threshold": 0.9}, "sampler=wino"),  # its passes need masks
+        ("masked_lm", {"sampler": "remdm", "remask_tokens": 2}, None),
+        ("llada", {"sampler": "wino", "confidence_threshold": 0.9}, None),
+        ("llada22", {"editing_threshold": 0.5, "max_post_steps": 2, "max_steps_per_block": 9}, None),
+        ("llada22", {"sampler": "remdm"}, "sampler=remdm"),
+        ("llada22", {"kl_threshold": 0.1}, "kl_threshold=0.1"),
+        ("llada", {"max_steps_per_block": 9}, "max_steps_per_block=9"),
+    ],
+)
+def test_samplers_that_a_family_takes(family: str, options: dict[str, Any], named: str | None) -> None:
+    config = tiny_model().config
+    config.diffusion_family = family
+    if named is None:
+        check_family(way_of(DecodingOptions(**options)), config, in_slots=None)
+        return
+    with pytest.raises(OptionError, match=f"^{named} does not work with the family {family}:"):
+        check_family(way_of(DecodingOptions(**options)), config, in_slots=None)

@@ -1,0 +1,255 @@
+"""Questions that are asked several times: pass@k, means, seeds, packaged tasks, and sweeps with `--repeats`."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import lm_eval.tasks
+import numpy as np
+import pytest
+import sympy
+import yaml
+from lm_eval import simple_evaluate
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.plugin import with_tasks
+from mdlm_lm_eval.results import load
+from mdlm_lm_eval.sweep.__main__ import main as sweep
+from mdlm_lm_eval.tasks.repeated.placement import place_query
+from mdlm_lm_eval.tasks.repeated.task import pass_at, repeat, summary
+from tests.conftest import data, evaluate, generation, stand_in_for_code_eval, tiny_model, tiny_tokenizer
+from tests.support.commands import run
+
+BENCHMARKS = data("benchmarks.json")
+AIME = {"Problem": "What is 40 + 2?", "Answer": 42}
+
+
+def test_pass_at_k_is_the_share_of_choices_with_a_right_answer() -> None:
+    for n, right in itertools.product(range(1, 7), range(7)):
+        answers = [number < right for number in range(n)]
+        for k in range(1, n + 1):
+            choices = [any(chosen) for chosen in itertools.combinations(answers, k)]
+            assert pass_at(k, n, sum(answers)) == pytest.approx(np.mean(choices))
+
+
+def test_pass_at_k_is_unbiased_on_answers_of_known_probability() -> None:
+    """All 2**5 outcomes of five answers, each with its probability, of questions with three success probabilities."""
+    for p in (0.02, 0.5, 0.9):
+        for k in (2, 4):
+            expected = 0.0
+            for outcome in itertools.product((0, 1), repeat=5):
+                probability = np.prod([p if right else 1 - p for right in outcome])
+                expected += (
+                    probability * summary([{"exact_match": right} for right in outcome])[f"exact_match_pass@{k}"]
+                )
+            assert expected == pytest.approx(1 - (1 - p) ** k)
+
+
+def local(folder: Path, name: str, docs: list[dict[str, Any]]) -> str:
+    """A packaged task with these documents instead of the hub's."""
+    documents, config = folder / f"{name}.jsonl", folder / f"{name}.yaml"
+    documents.write_text("".join(json.dumps(doc) + "\n" for doc in docs))
+    dataset = {"data_files": dict.fromkeys(("train", "test"), str(documents)), "cache_dir": str(folder / "cache")}
+    source = {"include": str(tasks_path() / f"repeated/mdlm_{name}.yaml"), "dataset_name": None}
+    config.write_text(yaml.safe_dump(source | {"dataset_path": "json", "dataset_kwargs": dataset}))
+    return str(config)
+
+
+class Stub(LM):
+    """Answers a request with the next of the given answers, in turns."""
+
+    def __init__(self, *answers: str) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        self.kwargs = requests[0].args[1]
+        return [answer for answer, _ in zip(itertools.cycle(self.answers), requests, strict=False)]
+
+    loglikelihood = loglikelihood_rolling = generate_until  # type: ignore[assignment]
+
+
+def evaluated(lm: LM, manager: TaskManager, loaded: Any, **arguments: Any) -> dict[str, Any]:
+    """lm-eval's results of built tasks."""
+    manager = with_tasks(manager, loaded)
+    return simple_evaluate(lm, tasks=["built"], task_manager=manager, bootstrap_iters=0, **arguments)
+
+
+class CodeEval:
+    """Stands in for the hub's `code_eval`: passes what holds `a + b`."""
+
+    def compute(
+        self, references: list[str], predictions: list[list[str]], k: list[int]
+    ) -> tuple[dict[str, float], None]:
+        return {"pass@1": float(np.mean([any("a + b" in one for one in of_one) for of_one in predictions]))}, None
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [("humaneval", "pass@1"), ("mbpp", "pass_at_1"), ("aime24", "exact_match")]
+)
+def test_packaged_tasks_have_the_prompts_of_lm_eval_and_both_scores(
+    name: str, metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_for_code_eval(monkeypatch, CodeEval())
+    is_code = name != "aime24"
+    docs = BENCHMARKS[name]["docs"] if is_code else [AIME, AIME]
+    lm = Stub("    return a + b", "    return 0") if is_code else Stub("41", "so $\\boxed{42}$", "43", "44")
+    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata={"repeats": 4})
+    tasks = [local(tmp_path, name, docs)]
+    if is_code:
+        with pytest.raises(ValueError, match="marked as unsafe"):
+            simple_evaluate(lm, tasks=tasks, task_manager=manager)
+    found = simple_evaluate(lm, tasks=tasks, task_manager=manager, confirm_run_unsafe_code=True, bootstrap_iters=0)
+    scores = found["results"][f"mdlm_{name}"]
+    values = {key.partition(",")[0]: value for key, value in scores.items()}
+    wanted = (1 / 2, 1 - 1 / 6) if is_code else (1 / 4, 1 / 2)
+    prefix = "" if is_code else "exact_match_"
+    assert (values[metric], values[f"{prefix}pass@2"], values[f"{prefix}pass@4"]) == pytest.approx((*wanted, 1.0))
+    sample = found["samples"][f"mdlm_{name}"][0]
+    assert len(sample["resps"][0]) == len(sample["filtered_resps"][0]) == 4
+    assert found["configs"][f"mdlm_{name}"]["repeats"] == 4
+    assert lm.kwargs["temperature"] > 0
+    assert "mdlm_aime" in manager.all_groups
+
+
+def test_math500_scores_as_lm_eval_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the packages of lm-eval's extra `math`, which compare answers that are not the same text."""
+    never = {"parse": lambda text: text, "verify": lambda gold, target: False}
+    monkeypatch.setitem(sys.modules, "antlr4", ModuleType("antlr4"))
+    monkeypatch.setitem(sys.modules, "math_verify", SimpleNamespace(**never))
+    monkeypatch.setitem(sys.modules, "sympy.parsing.latex", SimpleNamespace(parse_latex=sympy.Integer))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "4.11")
+    config = local(tmp_path, "math500", [{"problem": "2 + 2?", "solution": "So $\\boxed{4}$.", "answer": "4"}])
+    answers = (f"Final Answer: The final answer is ${n}$. I hope it is correct." for n in (4, 5))
+    found = evaluate(Stub(*answers), [config], tmp_path / "none")
+    assert found["results"]["mdlm_math500"]["exact_match,none"] == 0.5
+    assert found["samples"]["mdlm_math500"][0]["arguments"][0][0].endswith("Problem:\n2 + 2?\n\nSolution:")
+
+
+def test_repeats_of_lm_eval_itself_are_scored_alike(tmp_path: Path) -> None:
+    manager = TaskManager(include_defaults=False)
+    loaded = manager.load([local(tmp_path, "aime24", [AIME])])
+    loaded["tasks"]["mdlm_aime24"].set_repeats(2)  # as lm-eval 0.5 does for its own --repeats
+    found = evaluated(Stub("41", "42"), manager, loaded)
+    values = {key.partition(",")[0]: value for key, value in found["results"]["mdlm_aime24"].items()}
+    assert (values["exact_match"], values["exact_match_pass@2"]) == (0.5, 1.0)
+    assert "exact_match_pass@4" not in values
+
+
+def test_a_metric_without_a_mean_is_refused() -> None:
+    with pytest.raises(OptionError, match="repeats=2: f1 is not one number per answer"):
+        summary([{"f1": (1, 0)}, {"f1": (1, 1)}])
+
+
+def test_answers_depend_on_document_and_repetition_alone(checkpoint: Path, task_folder: Path) -> None:
+    found = []
+    for batch_size, limit in ((1, 5), (7, 5), (3, 2)):
+        lm = MDLM(str(checkpoint), device="cpu", batch_size=batch_size, temperature=1.0, seed=3)
+        manager = TaskManager(include_path=str(task_folder), include_defaults=False)
+        loaded = manager.load(["tiny_generate"])
+        repeat(loaded["tasks"]["tiny_generate"], 3)
+        results = evaluated(lm, manager, loaded, limit=limit)
+        found.append({one["doc_id"]: one["resps"][0] for one in results["samples"]["tiny_generate"]})
+    assert found[0] == found[1]
+    assert found[2] == {n: found[0][n] for n in range(2)}
+    assert all(len(set(answers)) == 3 for answers in found[0].values())
+
+
+def test_distinct_answers_are_recorded_and_a_threshold_that_decides_nothing_warns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), confidence_threshold=0.999, temperature=1.0)
+    requests = [generation(f"text {doc}", doc=doc, max_gen_toks=8) for doc in (0, 1) for _ in range(3)]
+    lm.generate_until(requests, disable_tqdm=True)
+    recorded = lm.get_model_info()["mdlm"]["tasks"]["task"]["repeated"]
+    assert recorded == {"questions": 2, "answers": 6, "distinct": 6}
+    assert "confidence_threshold=0.999 decides nothing" in caplog.text
+    caplog.clear()
+    lm.use_options({"confidence_threshold": 0.01, "temperature": 0.0})
+    lm.generate_until(requests, disable_tqdm=True)
+    assert lm.get_model_info()["mdlm"]["tasks"]["task"]["repeated"]["distinct"] == 2
+    assert "decides nothing" not in caplog.text
+
+
+def test_a_sweep_repeats_any_task(checkpoint: Path, task_folder: Path, tmp_path: Path) -> None:
+    words = ["--model_args", f"pretrained={checkpoint}", "--tasks", "tiny_generate", "--include_path", str(task_folder)]
+    words += ["--temperature", "1.0", "--repeats", "1,4", "--log_samples", "--device", "cpu"]
+    done = run("mdlm_lm_eval.sweep", *words, "--output_path", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    frame = load(tmp_path / "out", columns="all").set_index(["setting", "metric"])
+    settings = [setting for setting, _ in frame.index]
+    assert {"repeats=4" in setting for setting in settings} == {True, False}
+    assert any("pass@4" in metric for setting, metric in frame.index if "repeats=4" in setting)
+    files = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("results_cell.json")]
+    commands = [file["config"]["mdlm_sweep"]["command"] for file in files]
+    assert sum(" --repeats 4 " in command and command.startswith("mdlm-sweep") for command in commands) == 1
+
+
+def asked(tmp_path: Path, where: str | None, **arguments: Any) -> tuple[list[str], dict[str, Any]]:
+    """The prompts of lm-eval's gsm8k with two examples, and the arguments of its requests."""
+    config, (question, *shown) = tmp_path / "gsm8k.yaml", BENCHMARKS["gsm8k"]["docs"]
+    files = {"train": shown, "test": [question]}
+    for split, docs in files.items():
+        (tmp_path / split).write_text("".join(json.dumps(doc) + "\n" for doc in docs))
+    data_files = {split: str(tmp_path / split) for split in files}
+    dataset = {"data_files": data_files, "cache_dir": str(tmp_path / "cache")}
+    source = str(Path(lm_eval.tasks.__file__).parent / "gsm8k/gsm8k.yaml")
+    config.write_text(yaml.safe_dump({"include": source, "dataset_path": "json", "dataset_kwargs": dataset}))
+    manager = TaskManager(include_defaults=False)
+    loaded = manager.load([str(config)])
+    if where is not None:
+        place_query(loaded["tasks"]["gsm8k"], where)
+    lm = Stub("42")
+    found = evaluated(lm, manager, loaded, num_fewshot=2, gen_kwargs={"max_gen_toks": 16}, **arguments)
+    return [one["arguments"][0][0] for one in found["samples"]["gsm8k"]], lm.kwargs
+
+
+def test_a_question_stands_before_between_and_after_its_examples(tmp_path: Path) -> None:
+    plain, _ = asked(tmp_path, None)
+    assert asked(tmp_path, "trailing")[0] == plain
+    assert "infill" not in asked(tmp_path, "trailing")[1]
+    *examples, question = plain[0].split("\n\n")
+    slotted = f"{question} <|mask:16|>"
+    prefix, arguments = asked(tmp_path, "prefix")
+    assert prefix[0].split("\n\n") == [slotted, *examples]
+    assert arguments["infill"] is True
+    middle, _ = asked(tmp_path, "middle")
+    assert middle[0].split("\n\n") == [examples[0], slotted, examples[1]]
+    assert [len(prompt) for prompt in middle] == [len(prompt) for prompt in prefix]
+    with pytest.raises(OptionError, match="query_position must be one of prefix, middle, trailing, not left"):
+        asked(tmp_path, "left")
+
+
+def test_a_chat_has_the_slot_in_an_answer_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stub, "apply_chat_template", lambda self, turns, **_: json.dumps(turns), raising=False)
+    monkeypatch.setattr(Stub, "chat_template", lambda *_: "", raising=False)
+    monkeypatch.setattr(Stub, "tokenizer_name", "stub", raising=False)
+    prompts, _ = asked(tmp_path, "prefix", apply_chat_template=True)
+    turns = json.loads(prompts[0])
+    assert [turn["role"] for turn in turns] == ["user", "assistant"] * 3
+    assert turns[1]["content"] == "<|mask:16|>"
+
+
+def test_the_suite_in_three_places_and_how_sure_the_model_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, whose tests draw the suite's sets once."""
+    words = ["--tasks", "mdlm_rules_country_smallest", "--limit", "4", "--trace", "--device", "cpu"]
+    words += ["--query_position", "prefix,trailing", "--output_path", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["mdlm-sweep", *words])
+    with pytest.raises(SystemExit, match="0"):
+        sweep()
+    files = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.rglob("results_cell.json")}
+    for name, file in files.items():
+        recorded = file["config"]["mdlm"]["tasks"]["mdlm_rules_country_smallest"]
+        sure = [float(one["confidence"]) for one in recorded["trace"]]
+        assert recorded["average_confidence"] == pytest.approx(np.mean(sure))
+        where = file["configs"]["mdlm_rules_country_smallest"]["metadata"]["query_position"]
+        assert f"query_position={where}" in name
+    settings = load(tmp_path)["setting"].tolist()
+    assert sum("query_position=prefix" in setting for setting in settings) == 1

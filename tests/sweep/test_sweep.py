@@ -1,0 +1,421 @@
+"""Sweeps at work: what they write, skip, refuse and survive."""
+
+import io
+import json
+import shlex
+import shutil
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from filelock import FileLock
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaForCausalLM
+
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.results import load
+from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.statistics import difference
+from mdlm_lm_eval.sweep import run as sweep_run
+from mdlm_lm_eval.sweep.__main__ import main
+from mdlm_lm_eval.sweep.plan import plan
+from mdlm_lm_eval.sweep.status import table
+from tests.conftest import LM_EVAL_05
+from tests.support.commands import run
+from tests.support.leaderboard_files import result_file
+
+TIMES = ("pretty_env_info", "date", "total_evaluation_time_seconds", "git_hash", "start_time", "end_time")
+
+
+class Ended(NamedTuple):
+    """A command's exit status and what it printed."""
+
+    code: object
+    out: str
+    err: str
+
+
+def words(output: Path, checkpoint: Path, task_folder: Path, *more: str) -> list[str]:
+    model = [f"--model_args=pretrained={checkpoint}", f"--include_path={task_folder}", "--batch_size=2", "--device=cpu"]
+    return [*model, f"--output_path={output}", "--tasks=tiny_generate", *more]
+
+
+def sweep(output: Path, checkpoint: Path, task_folder: Path, *more: str) -> Ended:
+    """The command, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["mdlm-sweep", *words(output, checkpoint, task_folder, *more)])
+        if not any("mdlm_" in word for word in more):  # the suite's index takes a second
+            patch.setattr("mdlm_lm_eval.tasks_path", lambda: task_folder / "none")
+        with pytest.raises(SystemExit) as end:
+            main()
+    return Ended(end.value.code, out.getvalue(), err.getvalue())
+
+
+def stored(output: Path) -> dict[str, Any]:
+    """All results, by path, without what differs between two runs of the same."""
+    results = {}
+    for path in sorted(output.rglob("*.json")):
+        result = json.loads(path.read_text())
+        for task in result["config"].get("mdlm", {}).get("tasks", {}).values():
+            if "cost" in task:
+                assert task["cost"].pop("seconds") > 0
+                assert task["cost"].pop("peak_memory_bytes") > 0
+        results[path.relative_to(output).as_posix()] = {k: v for k, v in result.items() if k not in TIMES}
+    return results
+
+
+def answers(output: Path) -> dict[str, list[Any]]:
+    """What was answered to each question, by the name of the sample file's folder."""
+    return {
+        path.parent.relative_to(output).as_posix(): [json.loads(line)["resps"] for line in path.open()]
+        for path in sorted(output.rglob("samples_*.jsonl"))
+    }
+
+
+def adapter(checkpoint: Path, folder: Path, seed: int) -> Path:
+    """A LoRA adapter of random weights that change what the model says."""
+    adapted = get_peft_model(LlamaForCausalLM.from_pretrained(checkpoint), LoraConfig(r=2, target_modules=["q_proj"]))
+    torch.manual_seed(seed)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def test_a_cell_is_what_lm_eval_itself_writes(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    more = ("--n_masks=3,6", "--gen_kwargs", "max_gen_toks=3", "--apply_chat_template", "--log_samples")
+    ended = sweep(tmp_path / "sweep", checkpoint, task_folder, *more)
+    assert ended.code == 0, ended.err
+    ((path, result),) = [(p, r) for p, r in stored(tmp_path / "sweep").items() if "n_masks=6" in p]
+    ours = result["config"].pop("mdlm_sweep")
+    assert ours["command"].startswith(f"lm_eval --model mdlm --model_args pretrained={checkpoint},n_masks=6 --tasks")
+    run(*shlex.split(ours["command"]), "--log_samples", "--output_path", str(tmp_path / "plain"))
+    (expected,) = stored(tmp_path / "plain").values()
+    assert result.keys() == expected.keys()
+    for part in ("results", "versions", "n-shot", "n-samples", "higher_is_better", "task_hashes", "model_source"):
+        assert result[part] == expected[part], part
+    same = ("model", "limit", "batch_size", "gen_kwargs", "random_seed", "torch_seed", "fewshot_seed")
+    assert {name: result["config"][name] for name in same} == {name: expected["config"][name] for name in same}
+    for part in ("decoding", "likelihood", "explicit_options", "tasks", "weights"):
+        assert result["config"]["mdlm"][part] == expected["config"]["mdlm"][part], part
+    samples = [
+        sorted(next(folder.rglob("samples_*.jsonl")).read_text().splitlines())
+        for folder in ((tmp_path / "sweep" / path).parent, tmp_path / "plain")
+    ]
+    assert samples[0] == samples[1]
+
+
+def test_the_last_table_has_intervals_tokens_and_seconds(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    ended = sweep(tmp_path, checkpoint, task_folder, "--n_masks=4", "--steps=1,2")
+    cells = [line.split(" | ") for line in ended.out.splitlines()[2:4]]
+    assert [cell[0] for cell in cells] == [f"| {checkpoint.name}/tiny_generate,n_masks=4,steps={n}" for n in (1, 2)]
+    file = read_result_file(tmp_path / cells[1][0][2:] / "results_cell.json")
+    result = file.tasks["tiny_generate"]
+    share = result.share("exact_match,none")
+    assert share
+    interval = share.interval.scaled(100)
+    assert (interval.low or 0) < (interval.high or 0), "of no width"
+    first = read_result_file(tmp_path / cells[0][0][2:] / "results_cell.json").tasks["tiny_generate"]
+    shares = [one.share("exact_match,none") for one in (first, result)]
+    assert shares[0]
+    assert shares[1]
+    assert cells[1][1:3] == [f"{interval.mean:.1f}, {difference(*shares).scaled(100).signed}", "5"]
+    tokens = result.cost["answer_tokens"]
+    taken = (tokens / result.cost["forward_passes"], tokens / result.cost["seconds"])
+    taken += (result.cost["layer_tokens"] / tokens,)
+    assert [float(cell) for cell in cells[1][3:6]] == pytest.approx(taken, rel=0.01)
+    assert "Differences in points are to " in ended.out
+    assert "unpaired (see --log_samples)." in ended.out
+
+
+def test_the_last_table_has_every_metric(tmp_path: Path) -> None:
+    two = {"t": {"acc,none": 0.9, "exact_match,none": 0.4}, "u": {"acc,none": 0.8, "exact_match,none": 0.3}}
+    cells = plan({"tasks": "t,tag,v"}).cells
+    for cell, metrics in zip(cells, ({"t": two["t"]}, two, {"v": {"word_perplexity,none": 12.5}}), strict=True):
+        (tmp_path / cell.name).mkdir(parents=True)
+        (tmp_path / cell.name / "results_cell.json").write_text(json.dumps(result_file(metrics, asked=50, passes=100)))
+    costs = "tokens per pass | tokens per second | memory (GiB)"
+    assert table(cells, tmp_path).splitlines() == [
+        f"| cell | acc | exact_match | word_perplexity | questions | {costs} |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| built-in/t | 90.0 | 40.0 |  | 50 | 1.00 | 100 | 2.00 |",
+        "| built-in/tag: t | 90.0 | 40.0 |  | 50 | 1.00 | 100 | 2.00 |",
+        "| built-in/tag: u | 80.0 | 30.0 |  | 50 | 1.00 | 100 | 2.00 |",
+        "| built-in/v |  |  | 12.5 | 50 | 1.00 | 100 | 2.00 |",
+    ], "no errors are known, so that there are no differences"
+
+
+def test_differences_are_to_the_first_cell_or_the_one_that_is_named(tmp_path: Path) -> None:
+    """Half of four questions are right in both of two cells, which differ in one question each way, or in none."""
+    cells = plan({"tasks": "t", "steps": "4,2,1"}).cells
+    for cell, right in zip(cells, ((1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 0)), strict=True):
+        (tmp_path / cell.name).mkdir(parents=True)
+        file = result_file({"t": {"acc,none": 0.5, "acc_stderr,none": 0.29}}, asked=4)
+        (tmp_path / cell.name / "results_cell.json").write_text(json.dumps(file))
+        lines = [{"doc_id": n, "doc_hash": "", "filter": "none", "metrics": ["acc"]} for n in range(4)]
+        text = "".join(json.dumps(line | {"acc": one}) + "\n" for line, one in zip(lines, right, strict=True))
+        (tmp_path / cell.name / "samples_t_cell.jsonl").write_text(text)
+    shares = load(tmp_path, columns="all")["share"]
+    assert [one.parts for one in shares] == [shares[0].parts, shares[1].parts, shares[0].parts]
+    against = difference(shares[0], shares[1]).scaled(100).signed
+    said = table(cells, tmp_path)
+    scores = [line.split(" | ")[1] for line in said.splitlines()[2:5]]
+    assert scores == [shares[0].interval.scaled(100).in_words, f"50.0, {against}", "50.0, equal"]
+    assert said.endswith("Differences in points are to built-in/t,steps=4, paired by question.")
+    scores = [line.split(" | ")[1] for line in table(cells, tmp_path, "steps=2").splitlines()[2:5]]
+    assert [score.startswith("50.0,") for score in scores] == [True, False, True]
+
+
+def test_cells_whose_blocks_hold_all_masks_are_said_to_decode_alike(tmp_path: Path) -> None:
+    cells = plan({"tasks": "t", "block_length": "8,16,32"}).cells
+    for cell, length in zip(cells, (8, 16, 32), strict=True):
+        (tmp_path / cell.name).mkdir(parents=True)
+        file = result_file({"t": {"acc,none": 0.5}}, masks=16, block_length=length)
+        (tmp_path / cell.name / "results_cell.json").write_text(json.dumps(file))
+    names = [line.split(" | ")[0] for line in table(cells, tmp_path).splitlines()[2:]]
+    assert names == [
+        "| built-in/t,block_length=8",
+        "| built-in/t,block_length=16 (one block, as any longer)",
+        "| built-in/t,block_length=32 (one block, as any longer)",
+    ]
+
+
+def test_a_baseline_that_is_no_cell_is_refused_at_once(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    ended = sweep(tmp_path, checkpoint, task_folder, "--steps=1,2", "--baseline=steps=3")
+    assert ended.code == 2
+    assert "--baseline steps=3: no cell has these words" in ended.err
+
+
+def test_nothing_loads_where_all_is_done(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ("--n_masks=4,5", "--limit=1")
+    assert "2 of 2 cells are done" in sweep(tmp_path, checkpoint, task_folder, *more).err
+    before = stored(tmp_path)
+    monkeypatch.setattr(sweep_run, "Evaluator", None)
+    again = sweep(tmp_path, checkpoint, task_folder, *more)
+    assert again.code == 0
+    assert f"2 of 2 cells are done in {tmp_path}, 0 by this process" in again.err
+    assert stored(tmp_path) == before
+
+
+def test_a_larger_limit_replaces_results_and_a_smaller_does_not(
+    tmp_path: Path, checkpoint: Path, task_folder: Path
+) -> None:
+    def limit_after(*more: str) -> tuple[object, Any]:
+        ended = sweep(tmp_path, checkpoint, task_folder, "--n_masks=4", *more)
+        (result,) = stored(tmp_path).values()
+        return ended.code, result["config"]["limit"]
+
+    assert limit_after("--limit=0.5") == (0, 0.5)
+    assert limit_after("--limit=2") == (1, 0.5), "a share and a number of questions"
+    assert limit_after("--limit=0.9") == (0, 0.9)
+    assert limit_after() == (0, None)
+    assert limit_after("--limit=3") == (1, None)
+    assert not list(tmp_path.rglob("*.old.*"))
+    assert sweep(tmp_path, checkpoint, task_folder, "--n_masks=4", "--log_samples").code == 0
+    assert len(answers(tmp_path)) == 1, "what has no samples is computed again where they are wanted"
+
+
+def test_chosen_questions_and_a_cache_of_answers(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted cell goes on: here its result is gone, its answers are not."""
+    (tmp_path / "samples.json").write_text('{"tiny_generate": [0, 3]}')
+    more = ("--n_masks=4,5", f"--samples={tmp_path / 'samples.json'}", f"--use_cache={tmp_path / 'cache'}")
+    assert sweep(tmp_path / "out", checkpoint, task_folder, *more).code == 0
+    before = stored(tmp_path / "out")
+    for result in before.values():
+        assert result["n-samples"]["tiny_generate"]["effective"] == 2
+        assert """--samples '{"tiny_generate": [0, 3]}'""" in result["config"]["mdlm_sweep"]["command"]
+    monkeypatch.setattr("mdlm_lm_eval.jobs.generation.completions_of", None)
+    assert sweep(tmp_path / "again", checkpoint, task_folder, *more).code == 0
+    assert {path: result["results"] for path, result in stored(tmp_path / "again").items()} == {
+        path: result["results"] for path, result in before.items()
+    }
+    others = sweep(tmp_path / "out", checkpoint, task_folder, "--n_masks=4")
+    assert "samples was {'tiny_generate': [0, 3]} and is None" in others.err
+
+
+def test_results_of_other_settings_or_weights_stay(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    output, more = tmp_path / "out", ("--n_masks=4", "--limit=2", f"--peft={adapter(checkpoint, tmp_path / 'a', 1)}")
+    sweep(output, checkpoint, task_folder, *more)
+    before = stored(output)
+
+    def refused(*changes: str) -> str:
+        ended = sweep(output, checkpoint, task_folder, *more, *changes)
+        assert ended.code == 1
+        assert stored(output) == before
+        return ended.err
+
+    assert "(limit was 2.0 and is 1.0); move it" in refused("--limit=1")
+    status = sweep(output, checkpoint, task_folder, *more, "--limit=1", "--status").out
+    assert "1 cells: 0 done, 0 missing, 1 of other settings" in status
+    assert "(model_args was" in refused("--model_args", f"pretrained={checkpoint},dtype=float64")
+    assert "(gen_kwargs was {} and is {'max_gen_toks': 3})" in refused("--gen_kwargs", "max_gen_toks=3")
+    assert "(system_instruction was None and is Think.)" in refused("--system_instruction=Think.")
+    adapter(checkpoint, tmp_path / "a", seed=2)
+    assert "(adapter_weights was" in refused()
+    (result,) = output.rglob("results_cell.json")
+    renamed = result.rename(result.with_name("renamed.json"))
+    assert "holds no result of a sweep" in sweep(output, checkpoint, task_folder, *more).err
+    renamed.rename(result)
+    assert stored(output) == before
+
+
+def test_adapters_share_the_weights_and_leave_no_trace(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    one, two = (str(adapter(checkpoint, tmp_path / name, seed)) for name, seed in (("one", 1), ("two", 2)))
+    more = ("--n_masks=6", "--log_samples")
+    assert sweep(tmp_path / "together", checkpoint, task_folder, f"--peft={one},none,{two}", *more).code == 0
+    for peft in (one, "none", two):
+        assert sweep(tmp_path / "alone", checkpoint, task_folder, f"--peft={peft}", *more).code == 0
+    expected = answers(tmp_path / "alone")
+    assert answers(tmp_path / "together") == expected
+    assert stored(tmp_path / "together") == stored(tmp_path / "alone")
+    assert len({json.dumps(said) for said in expected.values()}) == 3
+    assert {result["config"]["mdlm"]["adapter"] for result in stored(tmp_path / "together").values()} == {
+        "one",
+        None,
+        "two",
+    }
+
+
+def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    misfit = adapter(checkpoint, tmp_path / "misfit", seed=1)
+    config = json.loads((misfit / "adapter_config.json").read_text())
+    (misfit / "adapter_config.json").write_text(json.dumps(config | {"r": 3}))
+    (tmp_path / "no_weights").mkdir()
+    shutil.copy(misfit / "adapter_config.json", tmp_path / "no_weights")
+    adapters = f"--peft={misfit},{tmp_path / 'no_weights'},none"
+    ended = sweep(tmp_path / "out", checkpoint, task_folder, adapters, "--n_masks=4", "--n_fillers=500,0")
+    assert ended.code == 1
+    *failed, summary = (line for line in ended.err.splitlines() if line.startswith("mdlm-sweep: "))
+    assert [line.startswith(f"mdlm-sweep: failed: {checkpoint.name}") for line in failed] == [True] * 5
+    assert "4 masks and 500 tokens after them" in failed[-1]
+    assert summary.startswith("mdlm-sweep: 1 of 6 cells are done")
+    sweep(tmp_path / "alone", checkpoint, task_folder, "--n_masks=4", "--n_fillers=0")
+    assert stored(tmp_path / "out") == stored(tmp_path / "alone")
+
+
+def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    adapters = f"--peft=none,{adapter(checkpoint, tmp_path / 'adapter', seed=1)}"
+    ended = sweep(tmp_path / "out", checkpoint, task_folder, "--model=hf", "--log_samples", adapters, "--n_masks=1,2")
+    assert ended.code == 0, ended.err
+    one, two = answers(tmp_path / "out").values()
+    assert one != two
+    for result in stored(tmp_path / "out").values():
+        assert result["config"]["model"] == result["model_source"] == "hf"
+        assert result["config"]["mdlm_sweep"]["settings"]["weights"]
+
+
+@pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 has no TrackioLogger")
+def test_cells_are_sent_to_trackio(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By lm-eval's own logger, each as a run of its own; a logger that fails costs no result."""
+    runs: list[list[Any]] = []
+    fake = SimpleNamespace(
+        init=lambda **given: runs.append([given]), log=lambda scores, step: runs[-1].append(scores), config={}
+    )
+    fake.finish = lambda: runs[-1].append("finished")
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    more = ("--n_masks=3,4", "--trackio_args", "project=mine")
+    assert sweep(tmp_path / "sent", checkpoint, task_folder, *more).code == 0
+    names = [f"{checkpoint.name}/tiny_generate,n_masks={n}" for n in (3, 4)]
+    assert [run[0] for run in runs] == [{"name": name, "project": "mine"} for name in names]
+    assert all("tiny_generate/exact_match" in run[1] and run[2] == "finished" for run in runs)
+    fake.init = lambda **given: 1 / 0
+    failed = sweep(tmp_path / "unsent", checkpoint, task_folder, *more)
+    assert failed.code == 0
+    assert failed.err.count("TrackioLogger failed: ZeroDivisionError") == 2
+
+
+def test_processes_take_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_run.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda n: SimpleNamespace(uuid=f"gpu{n}"))
+    locks: list[FileLock] = []
+    monkeypatch.setattr(sweep_run, "_gpu_locks", locks)
+    assert [sweep_run.own_device({}) for _ in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    locks.pop().release()
+    assert sweep_run.own_device({}) == "cuda:1"
+    assert sweep_run.own_device({"parallelize": True}) is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sweep_run, "best_device", lambda: "mps")
+    assert sweep_run.own_device({}) == "mps"
+    for lock in locks:
+        lock.release()
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--output_path="], "--output_path is not set"),
+        (["--shard=4/4"], "--shard must be I/N with I from 0 to N - 1, such as 0/4, not 4/4"),
+        (["--shard=9/4"], "--shard must be I/N"),
+        (["--shard=1"], "--shard must be I/N"),
+        (["--tasks=mdlm_contxt"], "tasks=mdlm_contxt: lm-eval knows no such task or group; did you mean mdlm_context?"),
+    ],
+)
+def test_the_command_refuses_in_one_sentence(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, more: list[str], sentence: str
+) -> None:
+    ended = sweep(tmp_path / "out", checkpoint, task_folder, *more)
+    assert ended.code not in (0, None)
+    assert f"mdlm-sweep: {sentence}" in ended.err + str(ended.code)
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_cell_runs_where_one_cannot(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    for shard in ("0/1", "0/2"):  # of which the second holds the cell that could run
+        more = ("--n_masks=4", "--cache=none,dual", f"--shard={shard}")
+        ended = sweep(tmp_path / "out", checkpoint, task_folder, *more)
+        assert (ended.code, "cache=dual needs block_length" in ended.err) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "option", "sentence"),
+    [
+        (
+            "tiny_choice",
+            "--n_masks=auto,9,3",
+            "n_masks=3: n_masks=3 is too small: a continuation of this task has 5 tokens",
+        ),
+        ("tiny_rolling", "--likelihood=confidence", "likelihood=confidence is no likelihood of a text"),
+    ],
+)
+def test_likelihoods_that_cannot_be_computed_are_refused_before_anything_is_generated(
+    tmp_path: Path,
+    checkpoint: Path,
+    task_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    option: str,
+    sentence: str,
+) -> None:
+    monkeypatch.setattr(MDLM, "generate_until", lambda *_, **__: pytest.fail("something was generated"))
+    (tmp_path / "mixed.yaml").write_text(json.dumps({"group": "mixed", "task": ["tiny_generate", task]}))
+    for path in task_folder.iterdir():
+        shutil.copy(path, tmp_path)
+    ended = sweep(tmp_path / "out", checkpoint, tmp_path, "--tasks=mixed", option)
+    assert ended.code == 2
+    assert sentence in ended.err
+    assert stored(tmp_path / "out") == {}
+
+
+def test_a_missing_extra_is_named(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "mdlm_lm_eval.sweep.ray_executor", raising=False)
+    ended = sweep(tmp_path / "out", checkpoint, task_folder, "--executor=ray")
+    install = "pip install 'mdlm-lm-eval[ray]', or '.[ray]' in a clone"
+    assert (ended.code, ended.err) == (2, f"mdlm-sweep: --executor ray needs Ray: {install}\n")
