@@ -129,8 +129,8 @@ def headline(study: Study) -> str:
     return (
         f"We fine-tuned {n} small models{so_far} twice: padding answers with EOS that is predicted, as LLaDA does, and "
         f"with masks. With 200 masks, EOS padding changes accuracy by a median of {over.median.mean:+.1f} points "
-        f"({_ends(over)}, {chance(over.p)}: {verdict}); {collapsed(predicted)} lose more than 30 points, and with masks"
-        f" as padding {collapsed(masks)}."
+        f"({_ends(over)}, {chance(over.p)} before Holm's correction: {verdict}); {collapsed(predicted)} lose more than "
+        f"30 points, and with masks as padding {collapsed(masks)}."
     )
 
 
@@ -145,8 +145,9 @@ def finding(study: Study) -> str:
     return (
         f"Over {len(over.changes)} models of 1.1 million parameters{_so_far(over)}, padding answers with EOS that is "
         f"predicted, as LLaDA's own fine-tuning does, {effect} with 200 masks, compared with masks as padding "
-        f"({_ends(over)}; worse in {below} of {len(over.changes)}, {chance(over.p)}). {collapsed(predicted)} lose more "
-        f"than 30 points; with masks as padding, {collapsed(masks)} do. The registered verdict: {verdict}."
+        f"({_ends(over)}; worse in {below} of {len(over.changes)}, {chance(over.p)} before Holm's correction). "
+        f"{collapsed(predicted)} lose more than 30 points; with masks as padding, {collapsed(masks)} do. The "
+        f"registered verdict: {verdict}."
     )
 
 
