@@ -342,8 +342,9 @@ class MDLMServer(LocalCompletionsAPI):
         return self.rendered(json.loads(prompt.prompt))
 
     def rendered(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Returns the text of a conversation by the tokenizer's template."""
-        return str(super().apply_chat_template(chat_history, add_generation_prompt))
+        """Returns the text of a conversation by the tokenizer's template. Raises OptionError for one without an end."""
+        with checkpoints.ending_templates(self.pretrained):
+            return str(super().apply_chat_template(chat_history, add_generation_prompt))
 
     def payload_of(self, instance: Instance, seed: int) -> dict[str, Any]:
         """Returns the payload of a generation request. Raises OptionError as `generate_until` does."""
@@ -547,8 +548,7 @@ class MDLMServer(LocalCompletionsAPI):
     ) -> str | JsonChatStr:
         """Returns the text of a conversation, with `chat` the conversation. Raises OptionError for a begun answer."""
         if not self.chat:
-            with checkpoints.ending_templates(self.pretrained):
-                return self.rendered(chat_history, add_generation_prompt)
+            return self.rendered(chat_history, add_generation_prompt)
         if not add_generation_prompt:
             raise OptionError("chat=true: a task begins its answers itself (gen_prefix), which a chat cannot hold")
         return JsonChatStr(json.dumps(chat_history, ensure_ascii=False))

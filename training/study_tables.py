@@ -124,13 +124,11 @@ def primary(study: Study) -> dict[str, tuple[OverModels, OverModels, OverModels,
 def headline(study: Study) -> str:
     """What EOS padding does, in one sentence."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
-    n = len(over.changes)
-    so_far = f" ({N_READING} are registered)" if n < N_READING else ""
     return (
-        f"We fine-tuned {n} small models{so_far} twice: padding answers with EOS that is predicted, as LLaDA does, and "
-        f"with masks. With 200 masks, EOS padding changes accuracy by a median of {over.median.mean:+.1f} points "
-        f"({_ends(over)}, {chance(over.p)} before Holm's correction: {verdict}); {collapsed(predicted)} lose more than "
-        f"30 points, and with masks as padding {collapsed(masks)}."
+        f"We fine-tuned {len(over.changes)} small models{_so_far(over)} twice: padding answers with EOS that is "
+        "predicted, as LLaDA does, and with masks. With 200 masks, EOS padding changes accuracy by a median of "
+        f"{over.median.mean:+.1f} points ({_ends(over)}, {chance(over.p)} before Holm's correction: {verdict}); "
+        f"{collapsed(predicted)} lose more than 30 points, and with masks as padding {collapsed(masks)}."
     )
 
 

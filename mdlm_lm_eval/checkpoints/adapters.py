@@ -32,8 +32,6 @@ def adapter_config(peft: str, *, revision: str = "main") -> PeftConfig:
         config = PeftConfig.from_pretrained(place, revision=revision)
     except ValueError as error:
         raise OptionError(f"peft={peft}: {error}") from error
-    except KeyError as error:  # PEFT looks the type up
-        raise OptionError(f"peft={peft}: adapter_config.json names {error}, which is no adapter of PEFT") from error
     if config.is_prompt_learning:
         raise OptionError(f"peft={peft}: prompt learning adds tokens to a text; use an adapter of weights, as LORA")
     return config

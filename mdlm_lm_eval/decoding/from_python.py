@@ -183,7 +183,8 @@ def _decoded(
 
     in_slots: whether these are segments, which hold the tokens after the answers.
     """
-    options, filler = way.options, list[int]()
+    options = way.options
+    filler: list[int] = []
     after_ids: tuple[int, ...] = ()
     end_of_turn: Collection[int] = ()
     if tokenizer is not None:
@@ -228,5 +229,5 @@ def _decoded(
             filled=filled(one.events, canvas.slots[: len(one.token_ids)], denoiser.mask_token_id) if one.events else (),
             finish_reason="ended_by_eos" if not end_ids.isdisjoint(one.token_ids[-1:]) else "cut",
         )
-        for canvas, one in ((canvas, found[index]) for index, canvas in enumerate(canvases))
+        for canvas, one in zip(canvases, (found[index] for index in range(len(canvases))), strict=True)
     ]

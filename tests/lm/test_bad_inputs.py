@@ -102,17 +102,11 @@ def test_weights_that_are_more_than_weights(
         load_denoiser(str(folder))
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"peft_type": "X_LORA"}, "adapter_config.json names 'X_LORA', which is no adapter of PEFT"),
-        ({"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]}, "torch refuses a file of weights"),
-    ],
-)
-def test_adapters_that_are_more_than_weights(checkpoint: Path, tmp_path: Path, config: Any, said: str) -> None:
+def test_an_adapter_that_is_more_than_weights(checkpoint: Path, tmp_path: Path) -> None:
+    config = {"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]}
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     (tmp_path / "adapter_model.bin").write_bytes(pickle.dumps(os.getpid))
-    with pytest.raises(OptionError, match=re.escape(f"peft={tmp_path}: {said}")):
+    with pytest.raises(OptionError, match=re.escape(f"peft={tmp_path}: torch refuses a file of weights")):
         load_denoiser(str(checkpoint), peft=str(tmp_path))
 
 
