@@ -131,7 +131,7 @@ def decide(
             kind = words = _kind(claim.delta, low, high)
             if kind == "too few questions":
                 needed = questions_needed(claim, evidence[name], n_claims)
-                words = _too_few(needed)
+                words = _too_few(claim, evidence[name], n_claims, needed)
         found[name] = Verdict(claim, kind, test.mean, low, high, level, evidence[name].questions, words, needed)
     return _qualified(found)
 
@@ -146,14 +146,14 @@ def power(claim: Claim, effect: float, questions: int, n_claims: int) -> float:
     return float(stats.nct.sf(_critical(LEVEL / n_claims, N_TASKS), N_TASKS - 1, distance))
 
 
-def questions_needed(claim: Claim, evidence: Evidence, n_claims: int) -> int | None:
+def questions_needed(claim: Claim, evidence: Evidence, n_claims: int, share_of_spread: float = 1.0) -> int | None:
     """Questions of each task that tell an effect of 0, or of twice delta, from delta in 80% of runs; None if none do.
 
-    Their spread is that of the evidence. The target is no effect that was seen, so that the number does not promise
-    a verdict in either direction.
+    The tasks' spread is that of the evidence, times `share_of_spread`. The target is no effect that was seen, so that
+    the number does not promise a verdict in either direction.
     """
     n_tasks = len(evidence.effects)
-    spread = float(np.var([*evidence.effects.values()], ddof=1))
+    spread = share_of_spread * float(np.var([*evidence.effects.values()], ddof=1))
     over_tasks = max(0.0, spread - evidence.noise)  # what is left with any number of questions
     needed = _critical(LEVEL / n_claims, n_tasks) + float(stats.t.ppf(POWER, n_tasks - 1))
     left = n_tasks * (claim.delta / needed) ** 2 - over_tasks
@@ -229,10 +229,15 @@ def _kind(delta: float, low: float, high: float) -> Kind:
     return "too few questions"
 
 
-def _too_few(needed: int | None) -> str:
-    if needed is None:
-        return "too few questions: no number decides it, since the tasks differ too much"
-    return f"too few questions: {needed:,} per task would decide it"
+def _too_few(claim: Claim, evidence: Evidence, n_claims: int, needed: int | None) -> str:
+    """The verdict's words. How much tasks differ is estimated from few tasks: "no number" needs its lower bound."""
+    if needed is not None:
+        return f"too few questions: {needed:,} per task would decide it"
+    degrees = len(evidence.effects) - 1
+    least = degrees / float(stats.chi2.ppf(0.975, degrees))  # of the spread: the lower end of its 95% interval
+    if questions_needed(claim, evidence, n_claims, share_of_spread=least) is None:
+        return "too few questions: the tasks differ too much for any number to decide it"
+    return "too few questions: perhaps no number decides it, as the tasks seem to differ too much (a rough estimate)"
 
 
 def _qualified(found: Mapping[str, Verdict]) -> dict[str, Verdict]:
