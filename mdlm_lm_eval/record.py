@@ -1,13 +1,11 @@
-"""The record of a run in a result: effective numbers and cost of each task, and what scores depend on."""
+"""The record of a run in a result: effective numbers and cost of each task; digests of weights and settings."""
 
 import hashlib
 import json
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -20,15 +18,12 @@ from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.trace import Event, Filled, as_recorded
 from mdlm_lm_eval.loader import plugins
 from mdlm_lm_eval.model.text import ENDINGS
-from mdlm_lm_eval.options import RANKINGS, DecodingOptions, LikelihoodOptions, shown
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.registry import package_digest
-from mdlm_lm_eval.results.files import read_json
-from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, kept_in_words, settings_in_words
 from mdlm_lm_eval.results.suite import suite_info
 
 _VALUES_PER_PARAMETER = 16
 _OF_ENDINGS = ("empty", "at_once", "thinking_closed", *ENDINGS)
-_IN_EFFECT = ("n_masks", "steps", "block_length", "cache")  # options whose effect `settings_in_words` names
 # Settings that only say where a model came from, or that the weights show.
 _SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype", "block_length_from"}
 
@@ -305,55 +300,6 @@ def facts_of_run(
         ],
         "tasks": tasks,
         "task_suite": suite_info(tasks),
-    }
-
-
-def check_file(facts: Mapping[str, Any]) -> Path:
-    """Returns the path of the file in which `mdlm-check` keeps its findings for these facts."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return cache / "mdlm_lm_eval" / "checks" / f"{digest_of_settings(facts)[:24]}.json"
-
-
-def check_of(named: str | None, facts: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """Returns file, verdict and noise floor of the check that the user names or that applies; None if there is none.
-
-    facts: returns those of the run (`MDLM.checked`). `stale` names the ones that have changed since the check.
-    """
-    if named is None and not check_file({}).parent.is_dir():
-        return None
-    applies_to = facts()
-    path = Path(named) if named else check_file(applies_to)
-    if not path.is_file():
-        return None
-    content = read_json(path)
-    stale = [name for name, value in applies_to.items() if content.get("applies_to", {}).get(name) != value]
-    noise = content.get("noise_floor") or {}
-    kept = {name: noise[name] for name in ("task", "change", "share", "interval", "largest_move") if name in noise}
-    return {"file": path.name, "verdict": content.get("verdict"), "stale": stale, "noise_floor": kept or None}
-
-
-def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str]:
-    """Returns the lines about settings, speed, request cache and audit of a run with this `provenance`."""
-    tasks = facts["tasks"].values()
-    words = settings_in_words(tasks, has_chat_template)
-    estimators = {one["options"].get("likelihood") for one in facts["settings"]}
-    words += [f"likelihood={one} (ranks answers, no likelihood)" for one in RANKINGS if one in estimators]
-    for name in facts["explicit_options"]:
-        values = {shown(one["options"][name]) for one in facts["settings"] if name in one["options"]}
-        words += (
-            []
-            if name in _IN_EFFECT or (name == "likelihood" and estimators & {*RANKINGS})
-            else [f"{name}={value}" for value in sorted(values)]
-        )
-    words += [f"ignore_weights={facts['ignore_weights']}"] if facts["ignore_weights"] else []
-    words += ["each row alone (padding changes the model's logits)"] if facts["rows_alone"] else []
-    source = facts["block_length_from"]
-    words += [f"block length by {source}"] if source not in (None, "model_args", "config.json") else []
-    return {
-        "settings": ", ".join(words),
-        "speed": cost_in_words([{**task["cost"], "requests": task["requests"]} for task in tasks]),
-        "cache": kept_in_words(facts["kept_answers"]),
-        "audit": audit_in_words([task.get("audit", {}) for task in tasks]),
     }
 
 

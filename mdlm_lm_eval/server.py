@@ -27,12 +27,13 @@ from lm_eval.api.model import CacheHook
 from lm_eval.models.utils import postprocess_generated_text
 
 from mdlm_lm_eval import checkpoints, loader, serving
+from mdlm_lm_eval.arguments import config_of, tokenizer_of
 from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import check_output_path, show_option_errors_alone
 from mdlm_lm_eval.declared import as_record, declarations, parsed, silent_names
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
 from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, resolved, seeds_of, task_of, warn_of_unknown
-from mdlm_lm_eval.lm import MDLM, config_of, tokenizer_of
+from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import count_unknown, prompt_ids
 from mdlm_lm_eval.options import (
     DecodingOptions,
@@ -287,31 +288,7 @@ class MDLMServer(LocalCompletionsAPI):
         options, engine = request.options, self.dialect
         stated = options.n_masks if isinstance(options.n_masks, int) else None
         n_tokens = options.max_gen_toks or stated or DEFAULT_MAX_GEN_TOKS
-        prompt = self.text_of(instance)
-        ids, room = self.tok_encode(prompt), self.max_length - n_tokens
-        if room < 1 or (self.chat and len(ids) > room):
-            what = f"a prompt of {len(ids)} tokens" if self.chat else "a prompt"
-            raise OptionError(f"max_gen_toks={n_tokens} leaves no room for {what} in {self.max_length} tokens")
-        kept = ids[-room:]
-        text = prompt if kept == ids else self.tokenizer.decode(kept)
-        if (self.chat or not engine.takes_ids) and self.mask_token_id is not None:
-            mask = self.tokenizer.convert_ids_to_tokens(self.mask_token_id)
-            if mask and mask in text:
-                raise OptionError(
-                    f"a prompt holds {mask}, which {self.engine} would read as a mask; it takes text alone"
-                )
-        payload: dict[str, Any] = {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
-        payload |= {name: value for name in ("top_p", "top_k") if (value := getattr(options, name)) is not None}
-        payload |= {name: self.stated[name] for name in engine.names if name in self.stated}
-        payload = {engine.names.get(name, name): value for name, value in payload.items() if name not in engine.fixed}
-        payload = {engine.nested: payload} if engine.nested else payload
-        if request.until and engine.stops and not self.think_end_token:
-            payload["stop"] = list(request.until)
-        if engine.stop_ids and not self.chat:
-            payload["stop_token_ids"] = sorted(self.end_ids)
-        asked: dict[str, Any] = {"prompt": kept if engine.takes_ids else text}
-        if self.chat:
-            asked = {"messages": json.loads(instance.args[0].prompt)}
+        kept, asked, n_lost = self._prompt(instance, n_tokens)
         numbers = {"prompt_tokens": len(kept), "returned_tokens": n_tokens}
         if stated or engine.blocks:
             numbers |= {"masks": stated or n_tokens, "asked_masks": stated or n_tokens}
@@ -320,12 +297,43 @@ class MDLMServer(LocalCompletionsAPI):
             instance=instance,
             options=options,
             numbers=numbers,
-            truncated=len(ids) - len(kept),
+            truncated=n_lost,
             text=count_unknown(self.tokenizer, kept),
             own_seed=seed if differs else None,
-            payload={"model": self.model, "stream": False} | asked | payload | dict(engine.sent),
+            payload={"model": self.model, "stream": False} | asked | self._body(request, n_tokens, seed),
             until=request.until,
         )
+
+    def _prompt(self, instance: Instance, n_tokens: int) -> tuple[list[int], dict[str, Any], int]:
+        """Returns a prompt's tokens and its part of a request, and how many tokens it lost to an answer of `n_tokens`.
+
+        Raises OptionError if there is no room for it, and for a text that the engine would read as masks.
+        """
+        prompt, takes_text = self.text_of(instance), self.chat or not self.dialect.takes_ids
+        ids, room = self.tok_encode(prompt), self.max_length - n_tokens
+        if room < 1 or (self.chat and len(ids) > room):
+            what = f"a prompt of {len(ids)} tokens" if self.chat else "a prompt"
+            raise OptionError(f"max_gen_toks={n_tokens} leaves no room for {what} in {self.max_length} tokens")
+        kept = ids[-room:]
+        text = prompt if kept == ids else self.tokenizer.decode(kept)
+        mask = None if self.mask_token_id is None else self.tokenizer.convert_ids_to_tokens(self.mask_token_id)
+        if takes_text and mask and mask in text:
+            raise OptionError(f"a prompt holds {mask}, which {self.engine} would read as a mask; it takes text alone")
+        if self.chat:
+            return kept, {"messages": json.loads(instance.args[0].prompt)}, 0
+        return kept, {"prompt": text if takes_text else kept}, len(ids) - len(kept)
+
+    def _body(self, request: ResolvedRequest, n_tokens: int, seed: int) -> dict[str, Any]:
+        """Returns what a request holds beside its prompt: options, stop strings and tokens."""
+        options, engine = request.options, self.dialect
+        wanted: dict[str, Any] = {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
+        wanted |= {name: value for name in ("top_p", "top_k") if (value := getattr(options, name)) is not None}
+        body = engine.as_body(wanted | {name: self.stated[name] for name in engine.names if name in self.stated})
+        if request.until and engine.stops and not self.think_end_token:
+            body["stop"] = list(request.until)
+        if engine.stop_ids and not self.chat:
+            body["stop_token_ids"] = sorted(self.end_ids)
+        return body | dict(engine.sent)
 
     def text_of(self, instance: Instance) -> str:
         """Returns the text of a prompt. A chat's is that of the tokenizer's template, which may not be the server's.
@@ -386,8 +394,7 @@ class MDLMServer(LocalCompletionsAPI):
         now = time.monotonic()
         seconds, self._arrived = now - self._arrived, now
         usage = outputs.get("usage") or {}
-        if self.engine != "ollada" and str(outputs.get("id")).startswith("chatcmpl-ollada"):
-            raise OptionError("this is ollada, which ignores most of OpenAI's fields: set engine=ollada")
+        serving.check_engine(self.engine, outputs)
         if self.chat and not self.prompt_tokens and usage.get("prompt_tokens"):
             self._compare_template(usage["prompt_tokens"], int(jobs[0].numbers["prompt_tokens"]))
         passes = usage.get("nfe", outputs.get("nfe"))
@@ -442,33 +449,36 @@ class MDLMServer(LocalCompletionsAPI):
             )
         draw = Random(seed_of(f"canvas {self.settings.likelihood.seed}"))
         noise = [draw.randrange(self.vocab_size) for _ in range(length)]
-        jobs: list[ServerJob] = []
-        groups: dict[Any, list[ServerJob]] = {}
-        for n, instance in enumerate(requests):
-            ids, target = self._encode_pair(*instance.args)
-            if len(target) != 1:
-                raise OptionError(f"a canvas read scores one token; {shown(instance.args[1])} has {len(target)}")
-            kept = ids[-(self.max_length - (length or 1)) :]
-            job = ServerJob(
-                instance=instance,
-                options=replace(self.settings.likelihood, n_masks=length or "auto"),
-                numbers={"continuation_tokens": 1} | ({"asked_masks": length, "masks": length} if length else {}),
-                truncated=len(ids) - len(kept),
-                text=count_unknown(self.tokenizer, [*kept, *target]),
-                payload=serving.last_step_read(kept, target)
-                if self._renoises
-                else {"model": self.model} | serving.canvas_read(kept, target, noise),
-                target=target[0],
-            )
-            jobs.append(job)
-            groups.setdefault(tuple(kept) if self._renoises else n, []).append(job)
+        jobs = [self._read(instance, noise) for instance in requests]
         warn_of_unknown((task_of(job.instance), job.text) for job in jobs)
-        if self._renoises:
-            for group in groups.values():  # the first job's payload is sent
-                group[0].payload["token_ids_logprob"] = sorted({job.payload["token_ids_logprob"][0] for job in group})
-        answers = iter(self._send([*groups.values()], "/generate" if self._renoises else ""))
+        if not self._renoises:
+            return self._send([[job] for job in jobs])
+        groups: dict[tuple[int, ...], list[ServerJob]] = {}
+        for job in jobs:
+            groups.setdefault(tuple(job.payload["input_ids"]), []).append(job)
+        for group in groups.values():  # the first job's payload is sent
+            group[0].payload["token_ids_logprob"] = sorted({job.payload["token_ids_logprob"][0] for job in group})
+        answers = iter(self._send([*groups.values()], "/generate"))
         found = {id(job): next(answers) for group in groups.values() for job in group}
         return [found[id(job)] for job in jobs]
+
+    def _read(self, instance: Instance, noise: list[int]) -> ServerJob:
+        """Returns a likelihood request of one token, on the canvas `noise` if the engine takes one."""
+        ids, target = self._encode_pair(*instance.args)
+        if len(target) != 1:
+            raise OptionError(f"a canvas read scores one token; {shown(instance.args[1])} has {len(target)}")
+        length = len(noise)
+        kept = ids[-(self.max_length - (length or 1)) :]
+        payload = {"model": self.model} | serving.canvas_read(kept, target, noise)
+        return ServerJob(
+            instance=instance,
+            options=replace(self.settings.likelihood, n_masks=length or "auto"),
+            numbers={"continuation_tokens": 1} | ({"asked_masks": length, "masks": length} if length else {}),
+            truncated=len(ids) - len(kept),
+            text=count_unknown(self.tokenizer, [*kept, *target]),
+            payload=serving.last_step_read(kept, target) if self._renoises else payload,
+            target=target[0],
+        )
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Raises OptionError, as no engine scores texts."""

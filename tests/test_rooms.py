@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "mdlm_lm_eval").exists(), reason="the package is installed from a wheel")
 FOLDERS = (ROOT, ROOT / "finetune", ROOT / "leaderboard")
 # As in CONTRIBUTING.md, from the bottom: a room imports those before it.
-ROOMS = ("options", "model", "families", "checkpoints", "decoding", "likelihood", "jobs", "lm")
+ROOMS = ("options", "model", "families", "checkpoints", "decoding", "likelihood", "jobs", "loaded", "lm")
 
 
 def modules() -> dict[str, Path]:

@@ -144,19 +144,7 @@ def read_arguments(words: Sequence[str]) -> Run:
     import torch
     from transformers import HfArgumentParser, TrainingArguments
 
-    early_parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("config", "objective", "plugins", "train_file", "dataset_name"):
-        early_parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
-    early = early_parser.parse_known_args(words)[0]
-    in_file = read_recipe(RECIPES, early.config) if early.config else {}
-    if early.train_file or early.dataset_name:  # either flag replaces the recipe's data
-        in_file = {name: value for name, value in in_file.items() if name not in ("train_file", "dataset_name")}
-    load_plugins(early.plugins or in_file.get("plugins"))
-    name = early.objective or in_file.get("objective", Recipe.objective)
-    if name not in OBJECTIVES.names():
-        raise OptionError(f"objective={name} does not exist; the objectives are {', '.join(OBJECTIVES.names())}")
-    objective = OBJECTIVES.get(name)
-
+    in_file, objective = _in_file(words)
     if "--help-all" in words:
         print(_all_help(objective))
         sys.exit(0)
@@ -168,8 +156,9 @@ def read_arguments(words: Sequence[str]) -> Run:
     refuse_rest(unknown, vars(found), "key")
     defaults = vars(parser.parse_known_args(["--output_dir="])[0])
     changed = {name: value for name, value in vars(found).items() if value != defaults[name]}
-    in_recipe = vars(parser.parse_known_args([*_flags(in_file), "--output_dir="])[0]) if early.config else vars(found)
-    others = [name for name, value in vars(found).items() if decides_weights(name) and value != in_recipe[name]]
+    in_recipe = vars(parser.parse_known_args([*_flags(in_file), "--output_dir="])[0]) if found.config else vars(found)
+    decisive = [name for name in vars(found) if decides_weights(name) and name != "seed"]
+    overridden = [name for name in decisive if vars(found)[name] != in_recipe[name]]
     for name in changed.keys() & _REFUSED.keys():
         raise OptionError(f"{name} is not allowed; {_REFUSED[name]}")
 
@@ -187,7 +176,27 @@ def read_arguments(words: Sequence[str]) -> Run:
         start = f"torchrun --nproc-per-node {training.n_gpu} -m mdlm_finetune"
         raise OptionError(f"one process cannot use {training.n_gpu} GPUs; start `{start}`, or set CUDA_VISIBLE_DEVICES")
     settings = {name: value for name, value in changed.items() if name not in _ACTIONS}
-    return Run(recipe, objective(**values(objective)), training, settings, [name for name in others if name != "seed"])
+    return Run(recipe, objective(**values(objective)), training, settings, overridden)
+
+
+def _in_file(words: Sequence[str]) -> tuple[dict[str, Any], type[Objective]]:
+    """The settings of the recipe's file that the flags do not replace, and the objective, whose fields are flags.
+
+    Loads plug-ins, which may register the objective.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("config", "objective", "plugins", "train_file", "dataset_name"):
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
+    given = parser.parse_known_args(words)[0]
+    in_file = read_recipe(RECIPES, given.config) if given.config else {}
+    if given.train_file or given.dataset_name:  # either flag replaces the recipe's data
+        in_file = {name: value for name, value in in_file.items() if name not in ("train_file", "dataset_name")}
+    load_plugins(given.plugins or in_file.get("plugins"))
+    name = given.objective or in_file.get("objective", Recipe.objective)
+    if name not in OBJECTIVES.names():
+        raise OptionError(f"objective={name} does not exist; the objectives are {', '.join(OBJECTIVES.names())}")
+    objective: type[Objective] = OBJECTIVES.get(name)
+    return in_file, objective
 
 
 def _all_help(objective: type[Objective]) -> str:

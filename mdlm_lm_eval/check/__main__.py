@@ -95,10 +95,11 @@ def _parser() -> argparse.ArgumentParser:
 def check(given: argparse.Namespace) -> dict[str, Any]:
     """Runs all parts of a check, prints the table, writes the file and returns its content."""
     # Heavy imports wait until the command line is known to be right.
-    from mdlm_lm_eval import record
+    from mdlm_lm_eval.arguments import settings_of
     from mdlm_lm_eval.check import here
-    from mdlm_lm_eval.lm import MDLM, settings_of
+    from mdlm_lm_eval.lm import MDLM
     from mdlm_lm_eval.model.text import count_unknown
+    from mdlm_lm_eval.provenance import check_file, checked
     from mdlm_lm_eval.results.files import write_whole
 
     subject = here.Subject.of(given.model, given.model_args, given.gen_toks)
@@ -106,7 +107,7 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     prompts = subject.prompts(TEXTS[:_WITH_AUTHORS], True)  # with the chat template if there is one
     theirs = _theirs(given, subject, prompts)
     loaded = [MDLM(**subject.arguments)]  # one model is in memory at a time
-    found: dict[str, Any] = {"applies_to": loaded[0].checked(), "recognised": here.recognised(loaded[0], subject)}
+    found: dict[str, Any] = {"applies_to": checked(loaded[0]), "recognised": here.recognised(loaded[0], subject)}
     found |= _against(given, subject, loaded[0], theirs, prompts)
     own_prompts = subject.prompts(TEXTS, given.apply_chat_template)
     canvases = [subject.canvas(prompt) for prompt in own_prompts]
@@ -127,7 +128,7 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     found["unknown_share"] = found["noise_floor"].get("unknown_share", share)
     found["verdict"] = _verdict(found)
     text = json.dumps(found, indent=1)
-    path = record.check_file(found["applies_to"])
+    path = check_file(found["applies_to"])
     for place in filter(None, (path, given.output_path)):
         write_whole(place, text)
     print("\n".join(f"{part:<18} {said}" for part, said in [*lines(found), ("written to", str(path))]))

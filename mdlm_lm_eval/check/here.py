@@ -10,17 +10,19 @@ from accelerate.utils.memory import clear_device_cache
 from lm_eval import simple_evaluate
 
 from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval.arguments import config_of, settings_of, tokenizer_of
 from mdlm_lm_eval.check.comparison import random_canvases
 from mdlm_lm_eval.declared import as_record
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.lm import MDLM, config_of, settings_of, tokenizer_of
+from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending, prompt_ids
 from mdlm_lm_eval.options import DecodingOptions, OptionError, dtype_name
 from mdlm_lm_eval.plugin import task_manager
+from mdlm_lm_eval.provenance import provenance
 from mdlm_lm_eval.record import first_difference
 from mdlm_lm_eval.resolve import ResolvedRequest, Settings
 from mdlm_lm_eval.results.statistics import wilson
@@ -127,7 +129,7 @@ def recognised(lm: MDLM, subject: Subject) -> dict[str, Any]:
     settings, config = subject.settings, subject.config.to_dict()
     options = as_record(subject.request.options)
     from_config = "config" if config.get("mask_token_id") is not None else "tokenizer"
-    facts = lm.provenance()
+    facts = provenance(lm, lm.record_of_all)
     names = ("family", "mask_token_id", "dtype", "attn_implementation", "shift_logits")
     return {name: facts[name] for name in names} | {
         "mask_token_from": "model_args" if settings.model.mask_token_id is not None else from_config,
@@ -189,14 +191,11 @@ def noise_floor(
 
     `loaded` holds the only model in memory. It is removed from the list, to make room for the second one.
     """
-    dtype = loaded[0].model.dtype
-    change = change or {"dtype": "float32" if dtype.itemsize < 4 else "bfloat16"}
+    change = change or {"dtype": "float32" if loaded[0].model.dtype.itemsize < 4 else "bfloat16"}
     if requests < 1:
         return {"left_out": "--requests 0"}
-    wanted = getattr(torch, dtype_name(str(change.get("dtype", dtype))))
-    needed = sum(each.numel() for each in loaded[0].model.parameters()) * wanted.itemsize
-    if loaded[0].device.type == "cuda" and needed > torch.cuda.mem_get_info()[1]:
-        return {"left_out": f"{needed / 2**30:.0f} GiB of weights do not fit; --noise batch_size=1 needs no more"}
+    if reason := _why_too_large(loaded[0], change):
+        return {"left_out": reason}
     found = []
     manager = task_manager([task], include_path)
     for changes in ({}, change):
@@ -214,6 +213,20 @@ def noise_floor(
         del lm
         clear_device_cache(garbage_collection=True)
     (first, of_first), (second, of_second) = found
+    return {"task": task, "change": dict(change), "dtypes": [of_first, of_second]} | _moves(first, second, subject)
+
+
+def _why_too_large(lm: MDLM, change: Mapping[str, Any]) -> str:
+    """Why the weights of the second run do not fit into the GPU; "" if they do."""
+    wanted = getattr(torch, dtype_name(str(change.get("dtype", lm.model.dtype))))
+    needed = sum(each.numel() for each in lm.model.parameters()) * wanted.itemsize
+    if lm.device.type != "cuda" or needed <= torch.cuda.mem_get_info()[1]:
+        return ""
+    return f"{needed / 2**30:.0f} GiB of weights do not fit; --noise batch_size=1 needs no more"
+
+
+def _moves(first: Mapping[str, Any], second: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
+    """Returns the answers that differ between lm-eval's results of two runs, and how far scores move."""
     pairs = [
         (_answer(one), _answer(other))
         for name in sorted(first["samples"])
@@ -232,9 +245,6 @@ def noise_floor(
         if "," in metric and "_stderr" not in metric and isinstance(value, float)
     }
     return {
-        "task": task,
-        "change": dict(change),
-        "dtypes": [of_first, of_second],
         "answers": len(pairs),
         "flipped": len(differ),
         "share": share,

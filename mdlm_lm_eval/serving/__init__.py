@@ -56,6 +56,7 @@ class Engine:
     chats: whether it offers `/v1/chat/completions` alone; stops: whether it takes stop strings.
     names: its names of options that a request may contain; options that the user states are sent under them.
     nested: the key of a request under which it reads options.
+    answer_id: the beginning of its answers' `id`, by which it is recognised; "" if nothing tells.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -68,6 +69,12 @@ class Engine:
     stops: bool = True
     names: Mapping[str, str] = field(default_factory=dict)
     nested: str = ""
+    answer_id: str = ""
+
+    def as_body(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the options that the engine reads as the part of a request, under its own names."""
+        read = {self.names.get(name, name): value for name, value in options.items() if name not in self.fixed}
+        return {self.nested: read} if self.nested else read
 
 
 _GREEDY = {"temperature": 0.0, "top_p": None, "top_k": None, "seed": UNKNOWN}
@@ -88,6 +95,7 @@ ENGINES = {
         stops=False,
         names={"max_tokens": "gen_length", "steps": "steps", "block_length": "block_length"},
         nested="options",
+        answer_id="chatcmpl-ollada",
     ),
 }
 
@@ -162,6 +170,14 @@ def last_step_read(ids: list[int], targets: list[int]) -> dict[str, Any]:
 
 
 # Answers
+
+
+def check_engine(name: str, outputs: Mapping[str, Any]) -> None:
+    """Raises OptionError if an answer shows another engine, which reads requests in another way."""
+    id = str(outputs.get("id"))
+    for other, engine in ENGINES.items():
+        if engine.answer_id and id.startswith(engine.answer_id) and other != name:
+            raise OptionError(f"this is {other}, which ignores most of OpenAI's fields: set engine={other}")
 
 
 def text_of(choice: Mapping[str, Any]) -> str:

@@ -16,8 +16,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
@@ -28,6 +29,10 @@ from mdlm_lm_eval.options import ModelOptions, OptionError, must_be
 from mdlm_lm_eval.presets import run_of
 from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.sweep.plan import COMMON_NAMES, Cell, Sweep, axes_of_options, plan, together
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.sweep.claims import Claims
+    from mdlm_lm_eval.sweep.run import Measured, Tasks
 
 COMMAND = "mdlm-sweep"
 REPORT = "report"  # folder of the report below --output_path
@@ -72,23 +77,16 @@ def _run(
     from mdlm_lm_eval.sweep import planning
     from mdlm_lm_eval.sweep import status as reports
     from mdlm_lm_eval.sweep.claims import Claims
-    from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks, as_chats, check_cells, run_here
+    from mdlm_lm_eval.sweep.run import Tasks, as_chats, check_cells, run_here
 
-    sweep = as_chats(sweep)
-    tasks = Tasks(sweep)
+    tasks = Tasks(as_chats(sweep))
     sweep = tasks.expanded()
     if baseline and named(baseline, [cell.name for cell in sweep.cells]) is None:
         raise OptionError(f"--baseline {baseline}: no cell has these words, which are parts of {sweep.cells[0].name}")
     if not status:
         check_cells(sweep)  # also cells of other shards, which may equal ours
     if sweep.study and not (status and not planning.path_of(sweep, Path(output_path)).exists()):
-
-        def measure(ways: Mapping[str, Cell]) -> Measured:
-            if executor == "ray":
-                return _ray().measure_on_ray(unplanned, ways, **on_ray)
-            return Evaluator(unplanned, tasks, next(iter(ways.values()))).measure(ways)._replace(processes=n)
-
-        unplanned = sweep
+        measure = partial(_measured, sweep, tasks, n, on_ray if executor == "ray" else None)
         sweep = planning.planned(sweep, tasks, Path(output_path), hours=hours, measure=measure, write=not dry_run)
     if dry_run:
         print(planning.table(sweep))
@@ -102,21 +100,41 @@ def _run(
         _ray().run_on_ray(sweep, claims, **on_ray)
     else:
         run_here(sweep, tasks, claims)
+    _summarise(whole, claims, baseline)
+    return claims.failures
+
+
+def _measured(
+    sweep: Sweep, tasks: "Tasks", processes: int, on_ray: Mapping[str, Any] | None, ways: Mapping[str, Cell]
+) -> "Measured":
+    """Measures a cell of each way, on a worker of Ray if there are its settings, and here otherwise."""
+    from mdlm_lm_eval.sweep.run import Evaluator
+
+    if on_ray is not None:
+        return _ray().measure_on_ray(sweep, ways, **on_ray)
+    return Evaluator(sweep, tasks, next(iter(ways.values()))).measure(ways)._replace(processes=processes)
+
+
+def _summarise(whole: Sweep, claims: "Claims", baseline: str) -> None:
+    """Prints scores, failures and the number of finished cells; writes the report of a whole study that is done."""
+    from mdlm_lm_eval.sweep import status as reports
+
+    sweep = claims.sweep
     done = [cell for cell in sweep.cells if cell.name not in claims.failures]
     if (with_scores := [cell for cell in done if not cell.analysis]) and not sweep.study:
         print(reports.table(with_scores, claims.output, baseline))
     for name, sentence in claims.failures.items():
-        print(f"{COMMAND}: failed: {name}: {sentence}", file=sys.stderr)
-    n_done = f"{len(done)} of {len(sweep.cells)} cells are done in {output_path}, {claims.own} by this process"
-    print(f"{COMMAND}: {n_done}", file=sys.stderr)
-    missing = [cell for cell in whole.cells if not (claims.output / cell.name).exists()]
-    if sweep.study and {cell.name for cell in missing} <= claims.failures.keys():
+        _tell(f"failed: {name}: {sentence}")
+    _tell(f"{len(done)} of {len(sweep.cells)} cells are done in {claims.output}, {claims.own} by this process")
+    missing = {cell.name for cell in whole.cells if not (claims.output / cell.name).exists()}
+    if sweep.study and missing <= claims.failures.keys():
         _write_report(claims.output)
     elif sweep.study:
-        print(
-            f"{COMMAND}: {len(missing)} cells are missing; who computes the last one writes the report", file=sys.stderr
-        )
-    return claims.failures
+        _tell(f"{len(missing)} cells are missing; who computes the last one writes the report")
+
+
+def _tell(line: str) -> None:
+    print(f"{COMMAND}: {line}", file=sys.stderr)
 
 
 def _write_report(output: Path) -> None:

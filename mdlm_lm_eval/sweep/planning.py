@@ -39,7 +39,7 @@ from filelock import FileLock
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analyses.__main__ import MASK_COUNTS, REORDERINGS, TABLE_MASKS
-from mdlm_lm_eval.lm import config_of
+from mdlm_lm_eval.arguments import config_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.paper.verdict import claims, digest
 from mdlm_lm_eval.results.files import read_json, write_whole

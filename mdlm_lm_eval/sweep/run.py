@@ -28,10 +28,11 @@ from transformers import AutoTokenizer
 
 from mdlm_lm_eval.analyses.__main__ import analyse
 from mdlm_lm_eval.analyses.inputs import model_of
+from mdlm_lm_eval.arguments import config_of, settings_of, source_of, tokenizer_of
 from mdlm_lm_eval.declared import defaults_of, own_names
 from mdlm_lm_eval.decoding.guests import Snapshot
 from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.lm import MDLM, config_of, settings_of, source_of, tokenizer_of
+from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.devices import best_device
 from mdlm_lm_eval.options import DecodingOptions, OptionError, did_you_mean
 from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
@@ -115,7 +116,11 @@ class Tasks:
         return replace(self.sweep, cells=distinct(cells))
 
     def manager(self, metadata: Mapping[str, Any]) -> TaskManager:
-        """The task manager for a cell's metadata and the model arguments, which lm-eval also passes to tasks."""
+        """The task manager for a cell's metadata and the model arguments, which lm-eval also passes to tasks.
+
+        Its tasks draw what they draw at random as in a new process.
+        """
+        forget_task_files(sys.modules.keys() - _MODULES)
         metadata = {**self.sweep.model_args, **metadata}
         key = repr(metadata)
         if key not in self._managers:
@@ -191,7 +196,6 @@ class Evaluator:
         self._arguments: dict[str, Any] = {}
         lm = self._loaded(first)
         if isinstance(lm, MDLM):
-            forget_task_files(sys.modules.keys() - _MODULES)  # of an earlier sweep in this process
             check_likelihoods(lm, sweep, lambda cell: tasks.manager(cell.metadata).load([cell.task])["tasks"])
 
     def files(self, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
@@ -206,7 +210,6 @@ class Evaluator:
         if cell.analysis and isinstance(lm, MDLM):
             return self._analysed(lm, cell, settings)
         tracker = EvaluationTracker()
-        forget_task_files(sys.modules.keys() - _MODULES)
         with self._as_it_was(lm):
             results = self._evaluate(lm, cell, tracker)
         # lm-eval does not know the name of a model that is passed as an object.

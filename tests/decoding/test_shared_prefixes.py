@@ -26,6 +26,8 @@ from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.prefix_store import MOST_RUN, PrefixStore, most_held, place_of, shared_prefixes
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.provenance import fingerprint
+from mdlm_lm_eval.record import RunRecord
 from tests.conftest import CHAT_TEMPLATE, choice, generation, tiny_model, tiny_tokenizer
 from tests.decoding.test_memory import EnoughError
 from tests.decoding.test_memory import denoiser_of as large_denoiser
@@ -301,7 +303,7 @@ def test_prompts_that_are_cut_and_audits_do_not_mix_what_they_share() -> None:
     requests = [generation(text + "x" * n, "task", n, max_gen_toks=6) for n, text in enumerate(texts)]
     on, off = lm_of(max_length=130), lm_of(max_length=130, share_prefix=False)
     assert on.generate_until(requests, disable_tqdm=True) == off.generate_until(requests, disable_tqdm=True)
-    assert on.fingerprint() == off.fingerprint()  # a request cache of one serves the other
+    assert fingerprint(on, RunRecord()) == fingerprint(off, RunRecord())  # a request cache of one serves the other
     full = lm_of(in_blocks=False, cache="dual", block_length=4, cache_audit=1.0)
     plain = lm_of(in_blocks=False, cache="dual", block_length=4)
     assert full.generate_until(requests, disable_tqdm=True) == plain.generate_until(requests, disable_tqdm=True)

@@ -158,7 +158,7 @@ def test_a_network_that_reads_residuals_is_decoded_by_its_authors_code_alone(tmp
     """RCD; its siblings without residuals (SeqD) are plain SDARs."""
     settings = {"tokenizer": tiny_tokenizer(160), "mask_token_id": MASK, "device": "cpu"}
     plain = MDLM(str(copy_of("sdar", tmp_path / "SeqD-SDAR-4B-b32-Thinking")), **settings)
-    assert (plain._family.name, plain.denoiser.attention.block_length) == ("sdar", 32)
+    assert (plain.family.name, plain.denoiser.attention.block_length) == ("sdar", 32)
     folder = str(copy_of("sdar", tmp_path / "RCD-SDAR-4B-b32"))
     for refused in (lambda: MDLM(folder, **settings), lambda: load_denoiser(folder, mask_token_id=MASK)):
         with pytest.raises(OptionError, match=r"which feeds residuals of the pass before back .* modeling=FILE.py"):

@@ -18,6 +18,7 @@ from transformers import LlamaForCausalLM
 from mdlm_lm_eval.families import AttentionPattern
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.provenance import fingerprint
 from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
 from tests.conftest import choice, data, evaluate, generation, instance_of, rolling, tiny_model, tiny_tokenizer
 from tests.lm.test_cli import result_file
@@ -53,10 +54,10 @@ def test_a_fingerprint_tells_what_parameters_do_not() -> None:
         return get_peft_model(tiny_model(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"], **settings))
 
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer())
-    seen = [lm.fingerprint()]
+    seen = [fingerprint(lm, lm.record_of_all)]
 
     def changed() -> set[str]:
-        before, now = seen[-1], lm.fingerprint()
+        before, now = seen[-1], fingerprint(lm, lm.record_of_all)
         seen.append(now)
         return {name for name in now if now[name] != before[name]}
 

@@ -1,0 +1,194 @@
+"""A loaded checkpoint as lm-eval's HFLM: its denoiser, its tokenizer and its ends of text. `lm` answers requests."""
+
+import logging
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from lm_eval.models.huggingface import HFLM
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval.arguments import config_of, settings_of, source_of, tokenizer_of
+from mdlm_lm_eval.command_line import check_output_path, runs_lm_eval
+from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
+from mdlm_lm_eval.jobs.shared import Batches
+from mdlm_lm_eval.loader import load_plugins
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
+from mdlm_lm_eval.model.text import closing_ids, encode_without_masks
+from mdlm_lm_eval.options import OptionError, parse_whole
+from mdlm_lm_eval.record import digest_of_settings
+from mdlm_lm_eval.resolve import loading_names
+from mdlm_lm_eval.results.names import model_name
+from mdlm_lm_eval.silence import silenced
+
+logger = logging.getLogger(__name__)
+
+# `batch_size=auto` starts from the rows that fit into a GPU, and halves when memory runs out. A CPU swaps long before.
+_MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
+# HFLM's arguments that are passed on to it, as its methods read them.
+_OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
+_OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
+_WITHOUT_EFFECT = ("backend", "logits_cache", "softmax_dtype", "truncation")
+
+
+class LoadedModel(HFLM):
+    """A checkpoint with its adapter and settings, in memory.
+
+    `pretrained` is a hub id, a folder, a model object, or the name of a model that comes with the package. These models
+    are small, and their default `batch_size` is auto. Other arguments are those of HFLM and transformers, and the
+    fields of `DecodingOptions`, `LikelihoodOptions` and `ModelOptions`.
+    Raises OptionError, before it reads weights, for an unknown argument and for an option that the model does not
+    support.
+    """
+
+    _model: Any  # set by HFLM
+    peft: str | None
+
+    def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
+        load_plugins(arguments.get("plugins"))
+        if (size := arguments.get("batch_size")) is not None and not str(size).startswith("auto"):
+            parse_whole("batch_size", size, least=1)
+        model: Any = pretrained if isinstance(pretrained, torch.nn.Module) else None
+        if model is not None:
+            self._config, name = model.config, model.name_or_path
+        else:
+            self._config, name = config_of(pretrained, arguments), model_path(str(pretrained or BUILT_IN))
+            if size is None and (pretrained or BUILT_IN) in MODEL_FOLDERS:
+                arguments["batch_size"] = "auto"
+        checkpoints.check_config(self._config, name or "a model object")
+        self.family = checkpoints.family_of(self._config)
+        self.settings = settings_of(self._config, arguments)
+        loading, source = dict(self.settings.loading), source_of(arguments)
+        for key in sorted(set(_WITHOUT_EFFECT) & loading.keys()):
+            logger.warning("%s has no effect with --model mdlm", key)
+        of_methods = {key: loading.pop(key) for key in _OF_METHODS if key in loading}
+        tokenizer = self._tokenizer_from(loading.pop("tokenizer", name))
+        self.mask_token_id = checkpoints.resolve_mask_token_id(
+            self._config, tokenizer, self.settings.model.mask_token_id
+        )
+        self._context_length = checkpoints.context_length(self._config, tokenizer)
+        peft = str(loading.pop("peft", None) or "") or None
+        for key in (*source, "use_fast_tokenizer", *_WITHOUT_EFFECT):
+            loading.pop(key, None)
+        processes = None
+        if model is None:
+            model, processes = self._network_from(name, source, loading)
+        if peft:
+            model = checkpoints.load_adapter(model, peft, revision=source["revision"])
+        with silenced(HFLM.__module__):  # it warns of models that it did not load itself
+            super().__init__(model, backend="causal", tokenizer=tokenizer, peft=peft, **source, **of_methods)
+        if processes is not None and processes.num_processes > 1:
+            self.accelerator = processes
+            self._rank, self._world_size = processes.process_index, processes.num_processes
+        self.pretrained, self.name = name, model_name(name)
+        self.enable_thinking = of_methods.get("enable_thinking")
+        # Computed at once, as a training may write into these folders during the evaluation.
+        self.weights = checkpoints.files_digest(name, source["subfolder"]) if name else None
+        self.adapter_weights = peft and checkpoints.files_digest(peft)
+        self.denoiser = self._denoiser()
+        self._find_ends()
+        if self.max_length > self._context_length:
+            logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context_length)
+
+    def _tokenizer_from(self, given: Any) -> PreTrainedTokenizerBase:
+        """Returns the tokenizer of this name or path, or a tokenizer object as it is. Raises OptionError."""
+        if isinstance(given, (str, int, float)):
+            return tokenizer_of(str(given), self._config, self.settings.loading)
+        checkpoints.check_tokenizer(given, self._config, given.name_or_path)
+        return given
+
+    def _network_from(self, name: str, source: Mapping[str, Any], loading: dict[str, Any]) -> tuple[Any, Any]:
+        """Loads the network by the arguments of HFLM and transformers. Returns it, and the processes that share it."""
+        dtype = loading.pop("torch_dtype", None) or loading.pop("dtype", None)
+        loading, processes = checkpoints.device_placement(loading)
+        loading["ignore_weights"] = self.settings.model.ignore_weights
+        if (named := self.settings.model.modeling) is not None:
+            model = checkpoints.load_network(name, named, dtype=dtype, **source, **loading)
+        else:
+            model = checkpoints.load_model(name, self._config, dtype=dtype, **source, **loading)
+        use_grouped_attention(model.config)  # a user's own model object stays as it is
+        return model, processes
+
+    def _denoiser(self) -> Denoiser:
+        """Returns the model as a denoiser. Raises OptionError for kernels that do not work with mixed precision."""
+        options, family = self.settings.model, self.family
+        if options.fused and self.mixed_precision_dtype is not None:
+            raise OptionError(
+                "fused must be false with mixed_precision_dtype, which changes dtypes between its kernels"
+            )
+        shift = family.shift(self._config) if options.shift_logits is None else options.shift_logits
+        denoiser = Denoiser(
+            self.model,
+            mask_token_id=self.mask_token_id,
+            pad_token_id=self.tokenizer.pad_token_id,
+            shift=shift,
+            attention=self.settings.attention,
+            edits=family.edits,
+            read=family.read,
+            generate=family.generate,
+            compiled=options.compile,
+            fused=options.fused,
+            cuda_graphs=options.cuda_graphs,
+        )
+        denoiser.rows_alone = checkpoints.sees_padding(denoiser)
+        return denoiser
+
+    def _find_ends(self) -> None:
+        """Finds the tokens that end texts and turns, and those that follow a text or an answer."""
+        generation = getattr(self.model, "generation_config", None)  # encoders have none
+        self.eos_ids = checkpoints.eos_ids(self.tokenizer, generation and generation.eos_token_id)
+        self.end_of_turn_ids = checkpoints.end_of_turn_ids(self.tokenizer)
+        self._closing_ids = closing_ids(self.tokenizer)
+        self.ids_after_answers = checkpoints.ids_after_answers(self.tokenizer, self._config)
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
+        """Returns the model as `lm_eval` builds it. `batch_size` and `device` may be model arguments, too."""
+        check_output_path()
+        given = loading_names(arg_dict)
+        # After the model is built, lm-eval reads the name for the folder of results from the same dictionary.
+        arg_dict["pretrained"] = given["pretrained"] = given.get("pretrained") or BUILT_IN
+        own = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if own.get("batch_size") == 1 and runs_lm_eval():  # the command's default; a typed value would be text
+            del own["batch_size"]
+        return cls(**own | given)
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The batch size in use, for all requests of a run."""
+        most = int(self.settings.loading.get("max_batch_size") or _MAX_AUTO_BATCH)
+        return Batches(self.batch_size, min(most, _MAX_AUTO_BATCH_ON_CPU) if self.device.type == "cpu" else most)
+
+    # Text
+
+    @cached_property
+    def vocabulary_digest(self) -> str:
+        """A digest of the tokenizer's vocabulary and of how it reads a text, computed once for all results."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        rules = {name: getattr(backend, name, None) for name in ("normalizer", "pre_tokenizer")}
+        states = {name: rule.__getstate__().decode() for name, rule in rules.items() if rule is not None}
+        return digest_of_settings({"tokens": self.tokenizer.get_vocab(), **states})
+
+    @cached_property
+    def max_length(self) -> int:
+        """The number of tokens that fit on a canvas."""
+        return int(self._max_length or self._context_length)
+
+    @cached_property
+    def prefix_token_id(self) -> int:
+        """The token in front of a text without context; [CLS] for an encoder."""
+        found = super().prefix_token_id
+        return self.tokenizer.cls_token_id if found is None else found
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Returns the token ids of a text that goes on: without a closing token such as [SEP].
+
+        The string of the mask token is encoded as plain text.
+        """
+        encode = lambda piece, first: HFLM.tok_encode(self, piece, add_special_tokens if first else False)  # noqa: E731
+        ids = encode_without_masks(self.tokenizer, string, self.mask_token_id, encode)
+        closed = self._closing_ids and ids[-len(self._closing_ids) :] == self._closing_ids
+        return ids[: -len(self._closing_ids)] if closed else ids

@@ -1,0 +1,165 @@
+"""What a score depends on: model, options, effective numbers of each task, machine. Results hold it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from mdlm_lm_eval import __version__
+from mdlm_lm_eval.declared import as_record, silent_names
+from mdlm_lm_eval.loaded import LoadedModel
+from mdlm_lm_eval.loader import foreign_files
+from mdlm_lm_eval.model.devices import device_name
+from mdlm_lm_eval.options import RANKINGS, shown
+from mdlm_lm_eval.presets import mismatches
+from mdlm_lm_eval.record import RunRecord, digest_of_settings, facts_of_run, weights_digest
+from mdlm_lm_eval.resolve import SAMPLING_NAMES
+from mdlm_lm_eval.results.files import read_json
+from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, kept_in_words, settings_in_words
+from mdlm_lm_eval.results.names import adapter_name, adapter_recipe
+
+_IN_EFFECT = ("n_masks", "steps", "block_length", "cache")  # options whose effect `settings_in_words` names
+# Attributes of the model, and model options, that results record.
+_RECORDED = "mask_token_id max_length think_end_token add_bos_token weights revision adapter_weights".split()  # noqa: SIM905
+_RECORDED_OPTIONS = "cache_audit preset compile fused share_prefix modeling ignore_weights".split()  # noqa: SIM905
+# The recorded facts that an answer depends on.
+_OF_ANSWERS = (
+    "mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit "  # noqa: SIM905
+    "prefix_token_id package_version plugins dtype".split()
+)
+
+
+def provenance(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
+    """Returns what a score depends on: model, options, effective numbers of each task, machine."""
+    settings, model, device = lm.settings, lm.model, lm.device
+    foreign = foreign_files({"sampler": settings.decoding.guest, "modeling": settings.model.modeling})
+    of_run, preset = facts_of_run(run, as_record), settings.model.preset
+    return of_run | {
+        "decoding": as_record(settings.decoding),
+        "likelihood": as_record(settings.likelihood),
+        **{name: getattr(lm, name) for name in _RECORDED},
+        **{name: getattr(settings.model, name) for name in _RECORDED_OPTIONS},
+        "cuda_graphs": lm.denoiser.graphs is not None,
+        "shift_logits": lm.denoiser.shift,
+        "rows_alone": lm.denoiser.rows_alone,
+        "block_length_from": _block_length_from(lm),
+        "config_digest": digest_of_settings(model.config.to_dict()),
+        "vocabulary_digest": lm.vocabulary_digest,
+        "mixed_precision_dtype": str(lm.mixed_precision_dtype),
+        "prefix_token_id": lm.custom_prefix_token_id,
+        "plugins": [*of_run["plugins"], *foreign],
+        "family": lm.family.name,
+        "pretrained": lm.name,
+        "adapter": lm.peft and adapter_name(lm.peft),
+        "adapter_recipe": lm.peft and adapter_recipe(lm.peft),
+        "device": str(device),
+        "device_name": device_name(device),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attn_implementation": model.config._attn_implementation,
+        "peak_memory_of": "GPUs" if device.type == "cuda" else "process",
+        "processes": lm.world_size,
+        "check": _check_of(lm),
+        "preset_mismatches": mismatches(preset, lm.family.name, of_run["tasks"]) if preset else [],
+        "explicit_options": sorted(settings.explicit),
+        "family_options": sorted(settings.from_family),
+        "batch_size": lm.batches.size,
+        "forward_passes": run.forward_passes,
+        "kept_answers": run.kept,
+    }
+
+
+def _block_length_from(lm: LoadedModel) -> str | None:
+    """Returns the source of a block-diffusion model's block length; None for other models."""
+    if lm.denoiser.attention.block_length is None:
+        return None
+    is_typed = "block_length" in lm.settings.explicit
+    return "model_args" if is_typed else lm.model.config.to_dict().get("block_length_from", "config.json")
+
+
+def checked(lm: LoadedModel) -> dict[str, Any]:
+    """Returns the facts that must be the same in a check and in a run for the check to apply to the run."""
+    options = as_record(lm.settings.decoding).items()
+    return {
+        "weights": weights_digest(lm.model),
+        "config": digest_of_settings(lm.model.config.to_dict()),
+        "vocabulary": lm.vocabulary_digest,
+        "package_version": __version__,
+        "dtype": str(lm.model.dtype).removeprefix("torch."),
+        # A task or lm-eval's --seed sets these two.
+        "options": {name: value for name, value in options if name not in ("seed", "max_gen_toks")},
+    }
+
+
+def fingerprint(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
+    """Returns everything that an answer to a request depends on, in a flat dictionary."""
+    facts, silent, model = provenance(lm, run), silent_names(), lm.model
+    is_adapted = isinstance(model, PeftModel)
+    return {
+        **{f"decoding {name}": value for name, value in facts["decoding"].items() if name not in silent},
+        **{f"likelihood {name}": value for name, value in facts["likelihood"].items()},
+        **{name: facts[name] for name in _OF_ANSWERS},
+        # A task's sampling options count only if the user did not set them.
+        "set sampling options": sorted(lm.settings.explicit.intersection(SAMPLING_NAMES)),
+        "weights": weights_digest(model),
+        "config": facts["config_digest"],
+        "adapter": digest_of_settings(model.active_peft_config.to_dict()) if is_adapted else None,
+        "attention": lm.denoiser.attention,
+        "eos_ids": sorted(lm.eos_ids),
+        "end_of_turn_ids": sorted(lm.end_of_turn_ids),
+        "vocabulary": facts["vocabulary_digest"],
+    }
+
+
+def check_file(facts: Mapping[str, Any]) -> Path:
+    """Returns the path of the file in which `mdlm-check` keeps its findings for these facts."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "mdlm_lm_eval" / "checks" / f"{digest_of_settings(facts)[:24]}.json"
+
+
+def _check_of(lm: LoadedModel) -> dict[str, Any] | None:
+    """Returns file, verdict and noise floor of the check that the user names or that applies; None if there is none.
+
+    `stale` names the facts (`checked`) that have changed since the check.
+    """
+    named = lm.settings.model.check
+    if named is None and not check_file({}).parent.is_dir():
+        return None
+    applies_to = checked(lm)
+    path = Path(named) if named else check_file(applies_to)
+    if not path.is_file():
+        return None
+    content = read_json(path)
+    stale = [name for name, value in applies_to.items() if content.get("applies_to", {}).get(name) != value]
+    noise = content.get("noise_floor") or {}
+    kept = {name: noise[name] for name in ("task", "change", "share", "interval", "largest_move") if name in noise}
+    return {"file": path.name, "verdict": content.get("verdict"), "stale": stale, "noise_floor": kept or None}
+
+
+def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str]:
+    """Returns the lines about settings, speed, request cache and audit of a run with this `provenance`."""
+    tasks = facts["tasks"].values()
+    words = settings_in_words(tasks, has_chat_template)
+    estimators = {one["options"].get("likelihood") for one in facts["settings"]}
+    words += [f"likelihood={one} (ranks answers, no likelihood)" for one in RANKINGS if one in estimators]
+    for name in facts["explicit_options"]:
+        values = {shown(one["options"][name]) for one in facts["settings"] if name in one["options"]}
+        words += (
+            []
+            if name in _IN_EFFECT or (name == "likelihood" and estimators & {*RANKINGS})
+            else [f"{name}={value}" for value in sorted(values)]
+        )
+    words += [f"ignore_weights={facts['ignore_weights']}"] if facts["ignore_weights"] else []
+    words += ["each row alone (padding changes the model's logits)"] if facts["rows_alone"] else []
+    source = facts["block_length_from"]
+    words += [f"block length by {source}"] if source not in (None, "model_args", "config.json") else []
+    return {
+        "settings": ", ".join(words),
+        "speed": cost_in_words([{**task["cost"], "requests": task["requests"]} for task in tasks]),
+        "cache": kept_in_words(facts["kept_answers"]),
+        "audit": audit_in_words([task.get("audit", {}) for task in tasks]),
+    }
