@@ -259,7 +259,8 @@ def of_comparisons(lines: Sequence[Sequence[str]]) -> str:
     return (
         f"`compare` calls {min(false):.1f} to {max(false):.1f}% of equal settings different, and its intervals hold "
         f"{min(held):.1f} to {max(held):.1f}% of the true differences ([{len(lines)} cases]"
-        "(coverage_of_differences.csv); fewest where few, very unequal questions near 0 or 100% are asked often)."
+        "(coverage_of_differences.csv)). They hold least where few, very unequal questions near 0 or 100% are asked "
+        "often."
     )
 
 
@@ -318,9 +319,10 @@ def models_in_words(lines: Sequence[Sequence[str]]) -> str:
     least = [min(float(line[column]) for line in lines) for column in (2, 3, 4)]
     false = [float(line[5]) for line, case in zip(lines, MODELS, strict=True) if case.collapse[0] == case.collapse[1]]
     return (
-        f"Of {MODELS[0].n} models of which 0 to 40% collapse, intervals of the median hold at least {least[0]:.1f}%, "
-        f"of the share at least {least[1]:.1f}%, of a median difference at least {least[2]:.1f}%; the sign test calls "
-        f"at most {max(false):.1f}% of equal ways different ([cases](coverage_over_models.csv))."
+        f"For {MODELS[0].n} models, of which 0 to 40% collapse, the interval of the median holds in at least "
+        f"{least[0]:.1f}% of cases, that of the share in {least[1]:.1f}%, and that of a median difference in "
+        f"{least[2]:.1f}%. The sign test calls at most {max(false):.1f}% of equal ways different "
+        "([cases](coverage_over_models.csv))."
     )
 
 
@@ -354,7 +356,7 @@ def ranks(repetitions: int) -> str:
     found = [tables_with_false_ranks(mean, repetitions) for mean in (0.84, 0.97, 0.99)]
     with_holm, without = (f"{min(one):.1f} to {max(one):.1f}%" for one in zip(*found, strict=True))
     return (
-        f"If {N_EQUAL} models are equally good, {with_holm} of tables rank some of them apart; without Holm's "
+        f"If {N_EQUAL} models are equally good, {with_holm} of tables rank some of them apart. Without Holm's "
         f"correction, {without} would."
     )
 

@@ -1,6 +1,6 @@
 """How far a likelihood's estimate is from its exact value, by the number of samples: ours, LLaDA's, independent draws.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.likelihood_samples --readme benchmarks/README.md
+    OMP_NUM_THREADS=1 python -m benchmarks.likelihood_samples --csv benchmarks/likelihood_samples.csv
 
 The built-in model scores 4 continuations of 12 tokens of random walks, which it was trained on. It scores each of the
 4,095 masks once; all estimates are sums over these. *LLaDA's* is that of its `get_log_likelihood`, which dLLM's copies,
@@ -8,6 +8,7 @@ in batches of 32. A pass is a distinct canvas.
 """
 
 import argparse
+import csv
 import itertools
 import math
 from collections.abc import Callable
@@ -21,10 +22,11 @@ from mdlm_lm_eval.likelihood.corruptions import Corruption, monte_carlo_corrupti
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.options import LikelihoodOptions
-from mdlm_lm_eval.results.markdown import markdown_table, replace_table
+from mdlm_lm_eval.results.markdown import markdown_table
 from training.walks import SUCCESSOR_PROBABILITIES, random_walk, successors
 
 LENGTH, SAMPLES, BATCH = 12, (32, 64, 128), 32
+HEADER = ("scheme", "samples", "passes", "error, nats", "same best choice (%)")
 Mask = tuple[int, ...]
 Scheme = Callable[[int, int], list[tuple[Mask, float]]]
 
@@ -77,9 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument(
-        "--readme", type=Path, help="a file with the marks <!-- likelihood samples --> and <!-- end -->"
-    )
+    parser.add_argument("--csv", type=Path, help="a file for the table")
     given = parser.parse_args()
     denoiser, tokenizer = load("built-in")
     ids, draw = tokenizer.get_vocab(), Random(0)
@@ -115,10 +115,10 @@ def main() -> None:
                     same.append(estimates.index(max(estimates)) == totals.index(max(totals)))
             error, share = math.sqrt(sum(squares) / len(squares)), sum(same) / len(same)
             rows.append([name, str(samples), f"{sum(passes) / len(passes):.1f}", f"{error:.2f}", f"{100 * share:.1f}"])
-    table = markdown_table(("scheme", "samples", "passes", "error, nats", "same best choice (%)"), rows)
-    print(table)
-    if given.readme:
-        replace_table(given.readme, "likelihood samples", table)
+    print(markdown_table(HEADER, rows))
+    if given.csv:
+        with given.csv.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([HEADER, *rows])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Examples that are read once: time with and without shared prefixes, and with the prefix taken away, in one run.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.shared_prefix --readme benchmarks/README.md
+    OMP_NUM_THREADS=1 python -m benchmarks.shared_prefix --csv benchmarks/shared_prefix.csv
     OMP_NUM_THREADS=1 python -m benchmarks.shared_prefix --settings 2000 --json benchmarks/shared_prefix.json
 
 A random Llama (width 512, 6 layers, 8 heads of which 2 for keys and values, vocabulary 8192, float32) with block-causal
@@ -13,6 +13,7 @@ differ beside those that differ between two batch sizes.
 """
 
 import argparse
+import csv
 import json
 import statistics
 import time
@@ -37,7 +38,7 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import Prefix, begin_rows, place_of
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
-from mdlm_lm_eval.results.markdown import markdown_table, replace_table
+from mdlm_lm_eval.results.markdown import markdown_table
 from tests.conftest import random_llama
 
 MASK, PAD = 0, 1
@@ -176,7 +177,7 @@ def measure(work: Workload, n_questions: int, n_without: int, turns: int) -> tup
     return off, on, ceiling
 
 
-def table(arguments: argparse.Namespace) -> str:
+def table(arguments: argparse.Namespace) -> list[Sequence[str]]:
     """A row for each workload, and one for requests that share nothing."""
     rows: list[Sequence[str]] = []
     for work in workloads():
@@ -195,7 +196,7 @@ def table(arguments: argparse.Namespace) -> str:
         ratios.append(off / on)
     rows.append((f"{work.name}, 200", "4", "", "", "", f"{statistics.median(ratios):.3f}", ""))
     print(*rows[-1], flush=True)
-    return markdown_table(HEADER, rows)
+    return rows
 
 
 def in_order(canvases: Sequence[Canvas]) -> list[Canvas]:
@@ -349,7 +350,7 @@ def main() -> None:
     parser.add_argument("--without", type=int, default=4, help="questions that are answered without sharing")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--only", help="workloads with this text in their names")
-    parser.add_argument("--readme", type=Path, help="where the table goes")
+    parser.add_argument("--csv", type=Path, help="where the table goes")
     parser.add_argument("--settings", type=int, help="compare answers of so many random settings instead")
     parser.add_argument("--json", type=Path, help="where their record goes")
     arguments = parser.parse_args()
@@ -360,10 +361,11 @@ def main() -> None:
         if arguments.json:
             arguments.json.write_text(found, encoding="utf-8")
         return
-    text = table(arguments)
-    print(text)
-    if arguments.readme:
-        replace_table(arguments.readme, "shared prefixes", text)
+    rows = table(arguments)
+    print(markdown_table(HEADER, rows))
+    if arguments.csv:
+        with arguments.csv.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([HEADER, *rows])
 
 
 if __name__ == "__main__":
