@@ -3,9 +3,14 @@
 The source folder is the repository, so that a link works alike on GitHub and on the site.
 """
 
+import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from docutils.nodes import document
+from myst_parser.parsers.sphinx_ import MystParser
 from sphinx.application import Sphinx
 
 from mdlm_lm_eval import __version__
@@ -18,6 +23,7 @@ root_doc = "docs/index"
 include_patterns = [
     "*.md",
     "docs/*.md",
+    "docs/*.ipynb",
     "*/README.md",
     "tasks/DATASHEET.md",
     "training/REGISTERED.md",
@@ -40,8 +46,35 @@ html_css_files = ["site.css"]
 html_js_files = ["filter.js"]
 
 
+class NotebookParser(MystParser):
+    """Reads a Jupyter notebook as Markdown, with its recorded outputs."""
+
+    supported = ("notebook",)
+
+    def parse(self, inputstring: str, document: document) -> None:
+        """Parses the cells of the notebook."""
+        cells = json.loads(inputstring)["cells"]
+        super().parse("\n\n".join(part for cell in cells for part in _as_markdown(cell)), document)
+
+
+def _as_markdown(cell: dict[str, Any]) -> Iterator[str]:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        yield source
+        return
+    yield f"```{'sh' if source.startswith('!') else 'python'}\n{source}\n```"
+    for output in cell["outputs"]:
+        shown = output.get("data", {"text/plain": output.get("text", [])})
+        if image := shown.get("image/png"):
+            yield f"![Figure of the cell above](data:image/png;base64,{''.join(''.join(image).split())})"
+        else:
+            yield f"```text\n{''.join(shown['text/plain']).replace(chr(13), '')}\n```"
+
+
 def setup(app: Sphinx) -> None:
-    """Reads docstrings' bars as bars; adds README's figures, whose HTML Sphinx does not read, and a first page."""
+    """Reads notebooks, and docstrings' bars as bars; adds README's figures, whose HTML Sphinx does not read."""
+    app.add_source_suffix(".ipynb", "notebook")
+    app.add_source_parser(NotebookParser)
     app.connect("autodoc-process-docstring", _bars)
     app.connect("build-finished", _finish)
 
@@ -54,4 +87,4 @@ def _finish(app: Sphinx, error: Exception | None) -> None:
     if error is None and app.builder.format == "html":
         out = Path(app.outdir)
         shutil.copytree(Path(app.confdir) / "figures", out / "docs" / "figures", dirs_exist_ok=True)
-        (out / "index.html").write_text('<meta http-equiv="refresh" content="0; url=README.html">\n')
+        (out / "index.html").write_text('<meta http-equiv="refresh" content="0; url=docs/index.html">\n')

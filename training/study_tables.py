@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from random import Random
 from statistics import median
 from typing import Any
 
@@ -19,8 +18,7 @@ from matplotlib.figure import Figure
 
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
 from mdlm_lm_eval.results.markdown import compact, markdown_table, replace_table
-from mdlm_lm_eval.results.statistics import LEAST_MODELS, OverModels, holm, over_models
-from mdlm_lm_eval.results.suite import SPELLING_ALONE
+from mdlm_lm_eval.results.statistics import COLLAPSE, LEAST_MODELS, OverModels, holm, over_models
 from training import asking
 from training.asking import OUTCOME, strata
 from training.study import ANSWERS, ARMS, N_READING, SEEDS, read_seed, reads
@@ -46,12 +44,13 @@ NO_EFFECT = 5.0  # points: a whole interval within these limits means no effect
 WORDS = {"2": "2 masks", "200": "200 masks", "dots": "199 dots"}
 #: Arm -> its name in the figure.
 DRAWN = {
-    "base": "base",
-    "sft": "SFT, EOS padding\n(LLaDA's)",
-    "sft-masks": "SFT, masks\nas padding",
-    "sft-ce": "CE only\non SFT",
-    "sft-ce-tv": "CE + TV\non SFT",
+    "base": "before\nfine-tuning",
+    "sft": "EOS\nas padding",
+    "sft-masks": "masks\nas padding",
+    "sft-ce": "EOS,\nthen CE",
+    "sft-ce-tv": "EOS,\nthen CE + TV",
 }
+ENDINGS_DRAWN = ("2", "dots", "200")
 Study = Mapping[int, Mapping[str, Any]]  # seed -> arm -> record of its model
 
 
@@ -122,13 +121,14 @@ def primary(study: Study) -> dict[str, tuple[OverModels, OverModels, OverModels,
 
 
 def headline(study: Study) -> str:
-    """What EOS padding does, in one sentence."""
+    """What EOS padding does, in a few sentences."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
     return (
-        f"We fine-tuned {len(over.changes)} small models{_so_far(over)} twice: padding answers with EOS that is "
-        "predicted, as LLaDA does, and with masks. With 200 masks, EOS padding changes accuracy by a median of "
-        f"{over.median.mean:+.1f} points ({_ends(over)}, {chance(over.p)} before Holm's correction: {verdict}); "
-        f"{collapsed(predicted)} lose more than 30 points, and with masks as padding {collapsed(masks)}."
+        f"We fine-tuned {len(over.changes)} small models{_so_far(over)} in two ways: answers were padded with EOS "
+        "tokens that the model has to predict, as for LLaDA, or with masks. With 200 masks appended, "
+        f"{predicted.n_collapsed} models lose more than 30 points after EOS padding, and {masks.n_collapsed} after "
+        f"masks as padding. The median difference is {over.median.mean:+.1f} points ({_ends(over)}), and the "
+        f"registered verdict is *{verdict}* ({chance(over.p)} before Holm's correction)."
     )
 
 
@@ -141,20 +141,28 @@ def finding(study: Study) -> str:
         "better": f"wins a median of {over.median.mean:.1f} points",
     }.get(verdict, f"changes accuracy by a median of {over.median.mean:+.1f} points")
     return (
-        f"Over {len(over.changes)} models of 1.1 million parameters{_so_far(over)}, padding answers with EOS that is "
-        f"predicted, as LLaDA's own fine-tuning does, {effect} with 200 masks, compared with masks as padding "
-        f"({_ends(over)}; worse in {below} of {len(over.changes)}, {chance(over.p)} before Holm's correction). "
-        f"{collapsed(predicted)} lose more than 30 points; with masks as padding, {collapsed(masks)} do. The "
-        f"registered verdict: {verdict}."
+        f"We fine-tuned {len(over.changes)} models of 1.1 million parameters{_so_far(over)} in two ways. LLaDA's own "
+        "way pads answers with EOS tokens that the model has to predict; the other way pads them with masks. Compared "
+        f"with masks as padding, EOS padding {effect} with 200 masks appended ({_ends(over)}; {chance(over.p)} before "
+        f"Holm's correction). It is worse in {below} of {len(over.changes)} models. After EOS padding, "
+        f"{collapsed(predicted)} lose more than 30 points, and after masks as padding {collapsed(masks)}. The "
+        f"registered verdict is *{verdict}*."
     )
 
 
 def control(study: Study) -> str:
-    """How masks and as many dots compare before and after fine-tuning, as a sentence."""
-    arms = {"base": "before fine-tuning", "sft": "after SFT with predicted EOS", "sft-masks": "with masks as padding"}
+    """How masks and as many dots compare before and after fine-tuning, as sentences."""
+    arms = {
+        "base": "before fine-tuning",
+        "sft": "after fine-tuning with EOS padding",
+        "sft-masks": "after fine-tuning with masks as padding",
+    }
     apart = {words: changes(study, arm, arm, "200", minus=("dots",)) for arm, words in arms.items()}
-    parts = (f"{words} {signed(over)} ({chance(over.p)})" for words, over in apart.items())
-    return f"200 masks minus 199 dots, median in points: {', '.join(parts)}."
+    *parts, last = (f"{signed(over)} {words} ({chance(over.p)})" for words, over in apart.items())
+    return (
+        "Is it the masks, or any appended text? We also appended 199 dots. The median accuracy with 200 masks minus "
+        f"that with dots is, in points, {', '.join(parts)} and {last}."
+    )
 
 
 def _so_far(over: OverModels) -> str:
@@ -177,11 +185,11 @@ def repair(study: Study) -> str:
     for arm, words in (("sft-ce", "CE only"), ("sft-ce-tv", "CE + TV")):
         few, many = (changes(study, arm, "sft", ending) for ending in ("2", "200"))
         parts.append(
-            f"{words} changes the fine-tuned model by {signed(many)} with 200 masks and by {signed(few)} with 2."
+            f"{words} changes the fine-tuned model by {signed(many)} points with 200 masks and by {signed(few)} with 2."
         )
     parts.append(
-        f"{collapsed(without)} stay more than 30 points below their bases with CE only, and {collapsed(with_tv)} with "
-        "CE + TV."
+        f"After CE only, {collapsed(without)} stay more than 30 points below their bases, and after CE + TV "
+        f"{collapsed(with_tv)}."
     )
     return " ".join(parts)
 
@@ -305,35 +313,42 @@ def texts(study: Study) -> dict[str, str]:
 
 
 def write_figure(study: Study, folder: Path) -> None:
-    """Draws every model's accuracy with 200 masks: `study-light.svg`, `-dark`, and both `-narrow-` for phones."""
-    for name, width in (("study", 7.4), ("study-narrow", 3.7)):
-        with figure_style(font_size=8, legend_fontsize=8, xtick_labelsize=8, ytick_labelsize=8):
+    """Draws every model's accuracy by what is appended: `study-light.svg`, `-dark`, and both `-narrow-` for phones."""
+    for name, columns in (("study", len(PRIMARY)), ("study-narrow", 3)):
+        with figure_style(font_size=8, axes_titlesize=8, figure_titlesize=8):
             light = folder / f"{name}-light.svg"
-            _drawn(reading(study), width).savefig(light, metadata={"Date": None}, transparent=True)
+            _drawn(reading(study), columns).savefig(light, metadata={"Date": None}, transparent=True)
         (folder / f"{name}-dark.svg").write_text(on_dark(light.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _drawn(found: Study, width: float) -> Figure:
-    figure = Figure(figsize=(width, 2.9))
+def _drawn(found: Study, columns: int) -> Figure:
+    """A panel for each arm, in which a line joins the three accuracies of a model."""
+    n_rows = -(-len(PRIMARY) // columns)
+    figure = Figure(figsize=(1.3 * columns + 0.2, 1.9 * n_rows + 0.4))
     figure.set_layout_engine("constrained")
-    axes = figure.subplots()
-    for height, arm in enumerate(reversed(PRIMARY)):
-        rng = Random(arm)
-        for (ending, words), colour, shift in zip(
-            WORDS.items(), (COLOURS[6], COLOURS[1], COLOURS[5]), (0.26, 0, -0.26), strict=True
-        ):
-            values = [percent(models[arm], ending) for models in found.values()]
-            heights = [height + shift + 0.07 * rng.uniform(-1, 1) for _ in values]
-            axes.plot(values, heights, "o", markersize=3.2, alpha=0.75, color=colour, markeredgewidth=0, label=words)
-            axes.plot([median(values)] * 2, [height + shift - 0.12, height + shift + 0.12], color=colour, linewidth=2)
-    axes.axvline(SPELLING_ALONE, color="#1a1a1a", linewidth=0.6, linestyle=":", label="spelling alone, among letters")
-    axes.set_xlim(-1, 101)
-    axes.set_yticks(range(len(PRIMARY)), [DRAWN[arm] for arm in reversed(PRIMARY)])
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("percent right; a dot is a model, a bar the median")
-    known = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(known.values(), known.keys(), loc="outside upper left", ncols=4 if width > 5 else 2, frameon=False)
+    title = (
+        f"Percent right of {len(found)} models. Orange models collapse: with 200 masks,\n"
+        f"they are more than {COLLAPSE:.0f} points below the same model before fine-tuning."
+    )
+    figure.suptitle(title, x=0.01, horizontalalignment="left")
+    panels = list(figure.subplots(n_rows, columns, sharey=True, squeeze=False).flat)
+    for axes, arm in zip(panels, PRIMARY, strict=False):
+        of_arm = [models for models in found.values() if arm in models]
+        losses = [percent(models["base"], "200") - percent(models[arm], "200") for models in of_arm]
+        for models, loss in zip(of_arm, losses, strict=True):
+            values = [percent(models[arm], ending) for ending in ENDINGS_DRAWN]
+            look: dict[str, Any] = {"color": COLOURS[1], "zorder": 3} if loss > COLLAPSE else {"color": COLOURS[0]}
+            axes.plot(values, marker="o", markersize=2.5, linewidth=0.8, alpha=0.7, markeredgewidth=0, **look)
+        axes.set_title(DRAWN[arm])
+        axes.set_xticks(range(len(ENDINGS_DRAWN)), [WORDS[ending].replace(" ", "\n") for ending in ENDINGS_DRAWN])
+        axes.set_xlim(-0.25, len(ENDINGS_DRAWN) - 0.75)
+        axes.set_ylim(-3, 103)
+        axes.grid(visible=False, axis="x")
+        n_collapsed = sum(loss > COLLAPSE for loss in losses)
+        if arm != "base":
+            axes.set_xlabel(f"{n_collapsed} of {len(losses)} collapse", color=COLOURS[1] if n_collapsed else COLOURS[6])
+    for axes in panels[len(PRIMARY) :]:
+        axes.set_axis_off()
     return figure
 
 

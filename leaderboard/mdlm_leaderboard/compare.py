@@ -96,7 +96,7 @@ def _text(
         than = (
             f"{_apart(over_tasks.mean, shown)} {names[0]} on {on}{_test(measured, means, over_tasks, shown, cluster)}"
         )
-        others = f"over {_others(measured)}, {shown.ends(over_tasks)}"
+        others = f"range over {_others(measured)}: {shown.ends(over_tasks)}"
         beside = [others] if means and over_tasks.low is not None else []
         sentence = f"{'; '.join([f'{names[1]} is {than}', *_flips(names, scores), *beside, *noise])}."
     paths = [f"{letter}: {name} ({file.path})" for letter, name, file in zip("AB", names, files, strict=True)]

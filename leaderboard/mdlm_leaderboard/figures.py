@@ -67,13 +67,15 @@ def drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
             axes.axhline(percents[0], **look)
         else:
             n = list(colours).index(line.name)  # names that share a colour have different symbols
-            axes.plot(list(line.curve), percents, marker=MARKERS[(n + n // len(MARKERS)) % len(MARKERS)], **look)
+            marker = MARKERS[(n + n // len(MARKERS)) % len(MARKERS)]
+            style = ":" if len(percents) < 3 else "-"  # nothing was measured between two counts
+            axes.plot(list(line.curve), percents, marker=marker, linestyle=style, **look)
             lows, highs = zip(*(one.interval.ends for one in line.curve.values()), strict=True)
             axes.vlines(list(line.curve), lows, highs, color=colours[line.name], linewidth=1)
     low, high = _limits([end for line in chart.lines for one in line.curve.values() for end in one.interval.ends])
     axes.set_ylim(low, high)
     if low < CHANCE < high:
-        axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (1, 2)), label="chance")
+        axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (5, 3)), label="chance")
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     counts = sorted({x for line in chart.lines for x in line.curve if x != NO_MASKS}) or [1, 200]
     log_axis(axes, counts)

@@ -52,10 +52,10 @@ class Chart(Figure):
 def masks(results: pd.DataFrame | str | Path) -> Figure | None:
     """Score by the number of masks, with a panel per benchmark and a line per model and setting.
 
-    Bands are the 95% intervals `low` to `high`; panels with more than three lines have no bands. Scores that do not
-    compare, such as those of another `--limit`, have a panel of their own, with a warning. Of two results of one line
-    and mask count that disagree, neither is drawn. Returns None, with a NothingToDrawWarning, if mask counts do not
-    differ.
+    Bands are the 95% intervals `low` to `high`; panels with more than three lines have no bands. A line with two mask
+    counts is dotted, and its intervals are bars. Scores that do not compare, such as those of another `--limit`, have a
+    panel of their own, with a warning. Of two results of one line and mask count that disagree, neither is drawn.
+    Returns None, with a NothingToDrawWarning, if mask counts do not differ.
     """
     found = _by_table(benchmarks(_framed(results)).dropna(subset=["masks"]))
     place = ["panel", *_WHO, "masks"]
@@ -163,8 +163,12 @@ def _draw_masks(axes: Axes, rows: pd.DataFrame) -> None:
     labels = _labels(rows.drop_duplicates(_WHO), "settings_without_masks")
     for (_, line), label, colour, marker in zip(lines, labels, COLOURS, MARKERS, strict=False):
         line = line.sort_values("masks")
-        axes.plot(line["masks"], line["score"], color=colour, marker=marker, label=label)
-        if len(lines) <= _MOST_BANDS:
+        is_pair = len(line) < 3  # nothing was measured between two counts
+        style = ":" if is_pair else "-"
+        axes.plot(line["masks"], line["score"], color=colour, marker=marker, linestyle=style, label=label)
+        if is_pair:
+            axes.vlines(line["masks"], line["low"], line["high"], color=colour, linewidth=1)
+        elif len(lines) <= _MOST_BANDS:
             axes.fill_between(line["masks"], line["low"], line["high"], color=colour, alpha=0.14, linewidth=0)
     log_axis(axes, sorted(rows["masks"].unique()))
 

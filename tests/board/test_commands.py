@@ -365,7 +365,7 @@ def test_compare_has_an_interval_over_sets_without_samples(tmp_path: Path, capsy
     assert compared(tmp_path, *files) == 0
     said = capsys.readouterr().out
     assert "built-in, n_masks=200 is level with built-in, n_masks=2 on 16 tasks (exact_match, 320 questions): " in said
-    assert "not significant (t test over 20 sets of questions, p = 1.000); over other word rules, +0.0 (" in said
+    assert "not significant (t test over 20 sets of questions, p = 1.000); range over other word rules: +0.0 (" in said
     assert "right with" not in said
 
 
