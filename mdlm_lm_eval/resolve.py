@@ -60,6 +60,7 @@ _IGNORED = """
 """
 _MEANINGLESS = frozenset(_IGNORED.split())
 _REQUEST_NAMES = frozenset({"until", "infill", "do_sample", *LENGTH_NAMES, *_MEANINGLESS})
+_OF_REQUESTS = "generation options, of the task or of --gen_kwargs"  # lm-eval merges them
 
 _EXCLUSIVE = (*DecodingOptions.exclusive, ("cache", "cfg_scale"), ("cache", "unmasking"))
 # Options that exclude others only at values for which the function is true. Any other does so once set, even to auto.
@@ -145,7 +146,7 @@ class Settings:
         contain such keys anyway. Raises OptionError for an unknown key, a value that cannot be used, and options that
         the model does not support.
         """
-        given = _our_names(_without_filled_in_length(gen_kwargs), _REQUEST_NAMES)
+        given = _our_names(_without_filled_in_length(gen_kwargs), _OF_REQUESTS, _REQUEST_NAMES)
         check_names("generation option", given, _REQUEST_NAMES.union(declarations(DecodingOptions)))
         changes = _sampling_of(given)
         changes = {name: changes[name] for name in changes.keys() - self.explicit.intersection(SAMPLING_NAMES)}
@@ -185,7 +186,7 @@ def resolve(
     their own arguments.
     """
     typed = {str(name).strip(): value for name, value in arguments.items()}
-    given = _our_names(without_script_arguments(typed))
+    given = _our_names(without_script_arguments(typed), "model arguments")
     if given.pop("token", None) not in (None, False):
         raise OptionError("token does not work with --model mdlm: results would show it; set HF_TOKEN")
     named = {name: value for name, value in given.items() if not name.startswith(BITSANDBYTES)}
@@ -309,27 +310,31 @@ def without_effect(way: Way) -> dict[str, str]:
 
 def loading_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns model arguments with aliases of loading arguments replaced by our names."""
-    found: dict[str, Any] = {}
-    for typed, value in given.items():
-        _add(found, _LOADING_ALIASES.get(str(typed).strip(), str(typed).strip()), typed, value)
-    return found
+    return _renamed(given, lambda typed, value: _LOADING_ALIASES.get(typed, typed), "model arguments")
 
 
-def _add(found: dict[str, Any], name: str, typed: object, value: object) -> None:
-    """Adds an option to `found`. Raises OptionError if it was given before, under another name."""
-    if name in found:
-        raise OptionError(f"{name}={shown(found[name])} and {str(typed).strip()}={shown(value)} are the same option")
-    found[name] = value
-
-
-def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:
+def _our_names(given: Mapping[str, Any], source: str, kept: Collection[str] = ()) -> dict[str, Any]:
     """Returns options under our names. Names in `kept` are not treated as aliases."""
+
+    def ours(typed: str, value: Any) -> str:
+        if typed == "remasking":  # `unmasking` in LLaDA's scripts, and `sampler` in version 0.3 of this package
+            return "sampler" if str(value) in {"auto", "none", *SAMPLERS.names()} else "unmasking"
+        return typed if typed in kept else aliases().get(typed, typed)
+
+    return _renamed(given, ours, source)
+
+
+def _renamed(given: Mapping[str, Any], name_of: Callable[[str, Any], str], source: str) -> dict[str, Any]:
+    """Returns options under the names of `name_of`. Raises OptionError if two of them become one option."""
     found: dict[str, Any] = {}
-    for typed, value in given.items():
-        name = str(typed).strip()
-        if name == "remasking":  # `unmasking` in LLaDA's scripts, and `sampler` in version 0.3 of this package
-            name = "sampler" if str(value) in {"auto", "none", *SAMPLERS.names()} else "unmasking"
-        _add(found, name if name in kept else aliases().get(name, name), typed, value)
+    typed_as: dict[str, str] = {}
+    for key, value in given.items():
+        typed = str(key).strip()
+        name = name_of(typed, value)
+        if name in found:
+            both = f"{typed_as[name]}={shown(found[name])} and {typed}={shown(value)}"
+            raise OptionError(f"{both} are the same option; both are {source}")
+        found[name], typed_as[name] = value, typed
     return found
 
 

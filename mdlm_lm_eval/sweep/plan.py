@@ -12,7 +12,7 @@ from typing import Any
 from lm_eval._cli.utils import handle_cli_value_string
 
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
-from mdlm_lm_eval.declared import asked_sampler, declarations, options_of
+from mdlm_lm_eval.declared import aliases, asked_sampler, declarations, options_of
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import (
     APPROXIMATE_CACHES,
@@ -200,6 +200,10 @@ def _check_settings(common: Mapping[str, Any], grids: Sequence[Mapping[str, Any]
     for place in ("model_args", "gen_kwargs"):
         if twice := sorted((common.get(place) or {}).keys() & (common.keys() | named_in_grids) & axis_names):
             raise OptionError(f"{twice[0]} is both in {place} and an axis; name it once")
+    for typed in common.get("model_args") or ():
+        axis = aliases().get(typed)
+        if axis in (common.keys() | named_in_grids) and axis in axis_names:
+            raise OptionError(f"{typed} in model_args and the axis {axis} are the same option; name it once")
 
 
 def together(sweeps: Mapping[str, Sweep]) -> Sweep:

@@ -9,7 +9,7 @@ import pytest
 from tests.board.test_board_browser import browser, media, resize  # noqa: F401  # skips this file too without a browser
 
 from mdlm_leaderboard.__main__ import main  # isort: skip
-from mdlm_lm_eval.decoding.trace import replay  # isort: skip
+from mdlm_lm_eval.decoding.trace import Event, as_recorded, replay  # isort: skip
 from selenium import webdriver  # isort: skip
 from selenium.webdriver.common.by import By  # isort: skip
 from selenium.webdriver.common.keys import Keys  # isort: skip
@@ -104,6 +104,31 @@ def test_a_single_run_marks_its_answer_against_the_target(browser: webdriver.Chr
     ticked = [row for row in question.find_elements(By.CSS_SELECTOR, "tbody tr") if "✓" in row.text]
     assert len(ticked) == 1
     assert "-2.250" in ticked[0].text
+
+
+def test_a_replay_outlines_wrong_tokens_and_shows_the_target(browser: webdriver.Chrome, tmp_path: Path) -> None:  # noqa: F811
+    """Only where the answer has as many words as the target, so that each word has its own."""
+    words = {MASK: "<|mask|>", 10: "tar", 11: "get", 12: " 7", 13: " and more"}
+    traces = [
+        {"doc_id": n, "prompt_hash": f"p{n}", "repetition": 0, "ending": "cut", "text": text, "returned": len(ids)}
+        | as_recorded([MASK] * len(ids), 0, [Event(k + 1, k, MASK, id, 0.5) for k, id in enumerate(ids)])
+        | {"blocks": str(len(ids)), "steps": " ".join("1" * len(ids))}
+        for n, (text, ids) in enumerate((("target 7", [10, 11, 12]), ("target 7 and more", [10, 11, 12, 13])))
+    ]
+    run = write_run(tmp_path / "run", [str(one["text"]) for one in traces], [0, 0], traces, words)
+    assert main(["samples", str(run), "--output_path", str(tmp_path / "out")]) == 0
+    opened(browser, (tmp_path / "out" / "index.html").as_uri())
+    traced = browser.find_element(By.CLASS_NAME, "traced")
+    (marked,) = traced.find_elements(By.CSS_SELECTOR, ".canvas .wrong-one")
+    assert marked.text.strip() == "7"
+    assert marked.get_attribute("title").endswith("wrong: the target has “0”")
+    assert "Target: target 0" in traced.text
+    traced.find_element(By.CSS_SELECTOR, "input").send_keys(Keys.ARROW_LEFT)
+    assert traced.find_elements(By.CSS_SELECTOR, ".canvas .wrong-one") == [], (
+        "the wrong token is written in the last pass"
+    )
+    browser.find_element(By.CSS_SELECTOR, "#list li:nth-child(2) button").click()
+    assert browser.find_elements(By.CLASS_NAME, "wrong-one") == []
 
 
 def test_choices_show_the_log_likelihood_of_each(page: webdriver.Chrome) -> None:

@@ -140,7 +140,7 @@ addEventListener("DOMContentLoaded", async () => {
       parts.push(textOf(answer.text));
       if (answer.trace) {
         try {
-          parts.push(replayOf(answer.trace, tokens[n]));
+          parts.push(replayOf(answer.trace, tokens[n], answer.text, isRight(run) ? answer.text : question.target));
         } catch {
           parts.push(make("p", "The trace of this answer cannot be read.", "quiet"));
         }
@@ -171,10 +171,15 @@ addEventListener("DOMContentLoaded", async () => {
     return make("div", make("table", [make("thead", heads), make("tbody", rows)]), "scroll");
   }
 
-  // The difference between two answers, by words: what both begin and end with, and a longest common subsequence between.
+  // Two texts as words, or as characters where there are no blanks.
+  function unitsOf(...texts) {
+    const unit = /\s/.test(texts.join("")) ? /\s+|[\p{L}\p{N}]+|[^\s]/gu : /./gu;
+    return texts.map((text) => text.match(unit) ?? []);
+  }
+
+  // The difference between two answers: what both begin and end with, and a longest common subsequence between.
   function difference(from, to) {
-    const unit = /\s/.test(from + to) ? /\s+|[\p{L}\p{N}]+|[^\s]/gu : /./gu; // words, or characters where there are no blanks
-    const [a, b] = [from, to].map((text) => text.match(unit) ?? []);
+    const [a, b] = unitsOf(from, to);
     let [start, end] = [0, 0];
     while (start < Math.min(a.length, b.length) && a[start] === b[start]) start += 1;
     while (end < Math.min(a.length, b.length) - start && a.at(-1 - end) === b.at(-1 - end)) end += 1;
@@ -244,7 +249,23 @@ addEventListener("DOMContentLoaded", async () => {
     return found;
   }
 
-  function replayOf(trace, spelled) {
+  // Wrong cells of the answer -> what the target has there; empty unless both have as many words.
+  function wrongOf(cells, spelled, text, target) {
+    const [said, right] = unitsOf(text.trim(), target.trim()).map((units) => units.filter((one) => one.trim()));
+    const found = new Map();
+    if (said.length !== right.length) return found;
+    const expected = said.flatMap((one, k) => [...one].map(() => (one === right[k] ? null : right[k]))); // per character
+    const written = cells.map((cell) => [...(spelled[cell.id] ?? "").replace(/\s+/g, "")]);
+    if (!written.flat().join("").startsWith(said.join(""))) return found; // the record has other characters
+    let at = 0;
+    written.forEach((characters, n) => {
+      const missed = expected.slice(at, (at += characters.length)).find((one) => one);
+      if (missed) found.set(cells[n], missed);
+    });
+    return found;
+  }
+
+  function replayOf(trace, spelled, text, target) {
     const [canvases, mask] = [canvasesOf(trace), maskOf(trace)];
     const last = Math.max(1, canvases.at(-1).step);
     const slots = canvases[0].cells.flatMap((cell, n) => (cell.id === mask ? [n] : []));
@@ -253,6 +274,7 @@ addEventListener("DOMContentLoaded", async () => {
     starts.delete(slots[0]);
     const kept = numbers(trace.steps).length;
     const cut = kept < slots.length ? slots[kept] : Infinity;
+    const wrong = wrongOf(slots.slice(0, kept).map((n) => canvases.at(-1).cells[n]), spelled, text, target);
 
     const slider = make("input");
     Object.assign(slider, { type: "range", min: 0, max: canvases.length - 1, value: canvases.length - 1, step: 1 });
@@ -282,6 +304,7 @@ addEventListener("DOMContentLoaded", async () => {
       if (changed.has(cell)) made.classList.add("changed");
       if (starts.has(n)) made.classList.add("block");
       if (n >= cut && !isMask) made.classList.add("after");
+      if (wrong.has(cell)) made.classList.add("wrong-one");
       made.title = described(cell, n);
       return made;
     }
@@ -293,6 +316,7 @@ addEventListener("DOMContentLoaded", async () => {
       if (cell.step > 0 && !isMask) facts.push(cell.sure > 0 ? `confidence ${cell.sure.toFixed(3)}` : "not proposed by the model");
       if (cell.writes > 1) facts.push(`written ${cell.writes} times`);
       if (n >= cut) facts.push("after the end of the answer");
+      if (wrong.has(cell)) facts.push(`wrong: the target has “${visible(wrong.get(cell))}”`);
       return facts.join(", ");
     }
 
@@ -333,8 +357,10 @@ addEventListener("DOMContentLoaded", async () => {
       make("span", [make("span", "changed", "token changed")]),
       make("span", [make("span", "taken back", "token back")]),
       make("span", [make("span", "block", "token block")]),
+      ...(wrong.size ? [make("span", [make("span", "wrong", "token wrong-one")])] : []),
     ], "legend");
-    return make("div", [make("div", [make("span", "Pass"), slider, where], "replay"), about, place, legend], "traced");
+    const goal = wrong.size ? [make("p", `Target: ${visible(target.trim())}`, "about")] : [];
+    return make("div", [make("div", [make("span", "Pass"), slider, where], "replay"), ...goal, about, place, legend], "traced");
   }
 
   // The recorded part of a canvas begins with its first slot.
