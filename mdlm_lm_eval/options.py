@@ -216,7 +216,7 @@ class DecodingOptions(Options):
     )
     mask_ratio: float | None = option(None, "instead of n_masks: masks per token of the prompt", above=0)
     max_gen_toks: int | None = option(
-        None, "tokens returned if the task sets none; default: n_masks, else 256", least=1
+        None, "tokens returned if the task sets no number; default: n_masks, otherwise 256", least=1
     )
     steps: int | Auto = option(
         "auto", "denoising steps over the whole canvas; auto: one per returned token", least=1, dream="diffusion_steps"
@@ -255,12 +255,12 @@ class DecodingOptions(Options):
     )
     entropy_bound: float | None = option(
         None,
-        "instead of a schedule: fill masks while their entropies, less the largest, sum to at most this (EB-sampler)",
+        "instead of a schedule: fill masks while all their entropies but the largest sum to at most this (EB-sampler)",
         least=0,
     )
     sampler: str = option(
         "auto",
-        "the way of decoding; auto: what a sampler's own option chooses, else schedule; FILE.py:FUNCTION or "
+        "the way of decoding; auto: the sampler whose own option is set, otherwise schedule; FILE.py:FUNCTION or "
         "module:FUNCTION: your function",
         choices=lambda: ("auto", *SAMPLERS.names()),
         same={"none": "auto", "built-in": "auto"},
@@ -430,7 +430,7 @@ class ModelOptions(Options):
     )
     cache_audit: float | None = option(
         None,
-        "for cache=prefix and dual: share (up to 1) or number of each task's requests to decode exactly as well",
+        "for cache=prefix and dual: how many requests of a task to decode exactly, too: a share up to 1, or a number",
         above=0,
     )
     log_likelihood_draws: str | None = option(
