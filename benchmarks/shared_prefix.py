@@ -36,7 +36,7 @@ from mdlm_lm_eval.likelihood.scoring import score, with_shared_contexts
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.kv_cache import CanvasCache
-from mdlm_lm_eval.model.prefix_store import Prefix, begin_rows, place_of
+from mdlm_lm_eval.model.prefix_store import Prefix, begin_rows, sort_key_of
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.results.markdown import markdown_table
 from tests.conftest import random_llama
@@ -201,7 +201,7 @@ def table(arguments: argparse.Namespace) -> list[Sequence[str]]:
 
 def in_order(canvases: Sequence[Canvas]) -> list[Canvas]:
     """As jobs run them."""
-    return sorted(canvases, key=lambda canvas: place_of(canvas.prefix, len(canvas.token_ids)))
+    return sorted(canvases, key=lambda canvas: sort_key_of(canvas.prefix, len(canvas.token_ids)))
 
 
 # Answers

@@ -25,11 +25,11 @@ LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vect
 
 def adapter_config(peft: str, *, revision: str = "main") -> PeftConfig:
     """The config of an adapter (hub id or folder). Raises OptionError if there is none, and for prompt learning."""
-    place = os.path.expanduser(peft)
-    if os.path.isdir(place) and not os.path.exists(os.path.join(place, "adapter_config.json")):
+    source = os.path.expanduser(peft)
+    if os.path.isdir(source) and not os.path.exists(os.path.join(source, "adapter_config.json")):
         raise OptionError(f"peft={peft}: the folder holds no adapter_config.json")  # PEFT would ask the hub for it
     try:
-        config = PeftConfig.from_pretrained(place, revision=revision)
+        config = PeftConfig.from_pretrained(source, revision=revision)
     except ValueError as error:
         raise OptionError(f"peft={peft}: {error}") from error
     if config.is_prompt_learning:

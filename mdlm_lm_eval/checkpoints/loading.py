@@ -130,8 +130,8 @@ def sees_padding(denoiser: Denoiser) -> bool:
     other[1, _PROBED // 2 :] = ids[1, : _PROBED // 2]
     is_real = torch.ones_like(ids)
     is_real[1, _PROBED // 2 :] = 0
-    at = is_real.flatten().nonzero().flatten()
-    one, two = (denoiser.logits(each, is_real, at, is_aligned=True) for each in (ids, other))
+    positions = is_real.flatten().nonzero().flatten()
+    one, two = (denoiser.logits(each, is_real, positions, is_aligned=True) for each in (ids, other))
     if torch.equal(one, two):
         return False
     logger.warning("%s: padding changes its logits; each row of a batch runs alone", type(denoiser.model).__name__)

@@ -1,4 +1,4 @@
-"""Canvases that are decoded together: their plans, and the facts that hold for all of them."""
+"""Canvases that are decoded together: their layouts, and the facts that hold for all of them."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import torch
 
 from mdlm_lm_eval.decoding.blocks import Structure
 from mdlm_lm_eval.decoding.canvas import Work
-from mdlm_lm_eval.decoding.rows import Plan
+from mdlm_lm_eval.decoding.rows import Layout
 from mdlm_lm_eval.decoding.sampler import Step
 from mdlm_lm_eval.model.devices import up_to_keys, up_to_positions
 
@@ -29,35 +29,29 @@ class Batch:
         self.on_gpu, self.is_guided = self.device.type == "cuda", work.options.cfg_scale > 0.0
         self.structure = structure = Structure(work.way, shift=work.denoiser.shift)
         self.stops_at_end = bool(self.end_ids) and structure.has_blocks
-        self.shares_prefixes = self._shares_prefixes()
-        self.plans = self._plans()
-        blocks = [block for plan in self.plans for block in plan.blocks]
+        may_share = structure.cache.remembers and not self.options.batch_invariant
+        self.shares_prefixes = may_share and any(canvas.prefix is not None for canvas in self.canvases)
+        self.layouts = self._layouts()
+        blocks = [block for layout in self.layouts for block in layout.blocks]
         self.one_a_pass = all(step == Step(1) for block in blocks for step in block.steps)
         self.widest_block = max(block.stop - block.start for block in blocks)
         self.most_slots = max(len(block.slots) for block in blocks)
-        self.n_columns = self._n_columns()
+        longest = max(len(canvas.token_ids) for canvas in self.canvases)
+        self.n_columns = columns_of(longest, is_padded=self.on_gpu and structure.cache.remembers)
+        if self.options.batch_invariant:
+            self.n_columns = up_to_positions(longest) + 1
 
-    def _shares_prefixes(self) -> bool:
-        may_share = self.structure.cache.remembers and not self.options.batch_invariant
-        return may_share and any(canvas.prefix is not None for canvas in self.canvases)
-
-    def _plans(self) -> Sequence[Plan]:
-        """Each canvas's plan; canvases of the same shape share one."""
-        of_shapes: dict[object, Plan] = {}
-        plans = []
+    def _layouts(self) -> Sequence[Layout]:
+        """Each canvas's layout; canvases of the same shape share one."""
+        of_shapes: dict[object, Layout] = {}
+        layouts = []
         for canvas in self.canvases:
             numbers = len(canvas.token_ids), canvas.prompt_length, canvas.n_returned, len(canvas.prefix or ())
             shape = *numbers, canvas.slots, canvas.block_lengths, canvas.block_steps
             if shape not in of_shapes:
-                of_shapes[shape] = Plan.of(canvas, self.structure)
-            plans.append(of_shapes[shape])
-        return plans
-
-    def _n_columns(self) -> int:
-        longest = max(len(canvas.token_ids) for canvas in self.canvases)
-        if self.options.batch_invariant:
-            return up_to_positions(longest) + 1
-        return columns_of(longest, is_padded=self.on_gpu and self.structure.cache.remembers)
+                of_shapes[shape] = Layout.of(canvas, self.structure)
+            layouts.append(of_shapes[shape])
+        return layouts
 
 
 def columns_of(longest: int, *, is_padded: bool) -> int:

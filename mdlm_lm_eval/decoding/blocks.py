@@ -7,7 +7,7 @@ from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.sampler import Step
 from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, place_of, shared_prefixes
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes, sort_key_of
 from mdlm_lm_eval.options import OptionError
 
 
@@ -95,7 +95,7 @@ def in_shared_order(
     Those with a common prefix follow each other, the longest first, so that memory runs out early if at all.
     """
     found, store = with_prefixes(denoiser, canvases, way, least=least)
-    order = sorted(range(len(found)), key=lambda n: place_of(found[n].prefix, len(found[n].token_ids)))
+    order = sorted(range(len(found)), key=lambda n: sort_key_of(found[n].prefix, len(found[n].token_ids)))
     return found, order, store
 
 
@@ -124,9 +124,9 @@ def _whole_blocks(canvas: Canvas, way: Way) -> tuple[Block, ...]:
         if leaves_out and start >= canvas.n_returned:
             break
         steps = tuple(sampler.plan(length, n_steps, options))
-        plans_all = n_steps == 1 and sampler.path_is_known(options)
-        if plans_all and way.exits_early and options.max_thinking_tokens is None:
-            # One pass fills them all: masks that are not returned need no prediction, except for an end of thinking.
+        is_one_pass = len(steps) == 1 and steps[0].fill >= length and sampler.settled == "at once"
+        if is_one_pass and not options.is_parallel and way.exits_early and options.max_thinking_tokens is None:
+            # It fills them all: masks that are not returned need no prediction, except for an end of thinking.
             slots = slots[: canvas.n_returned - start]
         stop = canvas.slots[start + length - 1] + 1 if options.append_blocks else len(canvas.token_ids)
         blocks.append(Block(0, stop, stop, slots, steps))

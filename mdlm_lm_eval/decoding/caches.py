@@ -50,7 +50,7 @@ class Cache:
         return 0, reach.limit
 
 
-class Exact(Cache):
+class ExactCache(Cache):
     """Keeps the finished blocks of block-causal attention, which see nothing after them.
 
     A pass runs its block. Text that follows a finished block runs in the pass that stores it.
@@ -75,7 +75,7 @@ class Exact(Cache):
         return reach.start, reach.limit
 
 
-class Prefix(Cache):
+class PrefixCache(Cache):
     """Fast-dLLM's prefix cache for full attention (arXiv 2505.22618): a block's first pass runs the whole canvas.
 
     For the columns before the block, its other passes use the keys and values of the first one, although tokens change
@@ -107,7 +107,7 @@ class Prefix(Cache):
         return (0 if is_wide else reach.start), reach.limit
 
 
-class Dual(Prefix):
+class DualCache(PrefixCache):
     """Fast-dLLM's dual cache, which keeps the columns after the block, too."""
 
     runs_blocks: ClassVar[bool] = True
@@ -117,4 +117,4 @@ class Dual(Prefix):
         return (0, reach.limit) if is_wide else (reach.start, reach.stop)
 
 
-CACHES: dict[str, Cache] = {"dual": Dual(), "exact": Exact(), "none": Cache(), "prefix": Prefix()}
+KINDS: dict[str, Cache] = {"dual": DualCache(), "exact": ExactCache(), "none": Cache(), "prefix": PrefixCache()}

@@ -130,21 +130,21 @@ class Proposer:
     needs_entropy: bool = False
     fused: bool = False
 
-    def propose(self, logits: Tensor, places: WhereMasked) -> Proposals:
-        """Proposals for each mask: at temperature 0, or without `places.uniform`, the likeliest token."""
+    def propose(self, logits: Tensor, where: WhereMasked) -> Proposals:
+        """Proposals for each mask: at temperature 0, or without `where.uniform`, the likeliest token."""
         parts = [
-            self._propose(logits[part], WhereMasked(*(None if each is None else each[part] for each in places)))
+            self._propose(logits[part], WhereMasked(*(None if each is None else each[part] for each in where)))
             for part in slices_of(len(logits), logits)
         ]
         return parts[0] if len(parts) == 1 else Proposals(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _propose(self, logits: Tensor, places: WhereMasked) -> Proposals:
+    def _propose(self, logits: Tensor, where: WhereMasked) -> Proposals:
         options = self.options
         is_filtered, is_drawn = options.top_p is not None or options.top_k is not None, options.temperature != 0.0
         for banned_id in self.banned_ids:  # one at a time: a list of indices would be copied to the device
             logits.select(1, banned_id).fill_(-torch.inf)
         drawn_from = _drawn_from(logits, options)  # [n, V]
-        uniform, last_ids = places.uniform if is_drawn else None, self.end_ids if options.eos_last else ()
+        uniform, last_ids = where.uniform if is_drawn else None, self.end_ids if options.eos_last else ()
         others: Tensor | None = None
         if self.fused and not (is_drawn or is_filtered or last_ids):
             from mdlm_lm_eval.model.kernels import surest  # needs Triton
@@ -158,7 +158,7 @@ class Proposer:
                 logits.select(1, end_id).fill_(-torch.inf)
             drawn_from = _drawn_from(logits, options)
         plain = drawn_from if is_filtered else logits
-        candidates = Candidates(drawn_from, plain, tokens, last_ids, options, self.token_frequencies, *places[:3])
+        candidates = Candidates(drawn_from, plain, tokens, last_ids, options, self.token_frequencies, *where[:3])
         if others is not None:
             candidates.confidence, candidates.odds = 1 / (1 + others), others * -(2.0**53)
         entropy = candidates.entropy if self.needs_entropy else None

@@ -10,7 +10,6 @@ from torch import Tensor
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Work
 from mdlm_lm_eval.decoding.engine import Engine
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
-from mdlm_lm_eval.decoding.thinking import check_end_of_thinking
 from mdlm_lm_eval.decoding.way import Way, way_of
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import to_device, up_to_positions
@@ -69,8 +68,7 @@ def completions_of(
     if (row_decoder := row_decoder_for(denoiser, options)) is not None:
         yield from row_decoder.decode(work)
         return
-    _check_model(denoiser, way)
-    check_end_of_thinking(options, end_think_ids)
+    _check_model(denoiser, way, end_think_ids)
     frequencies = _frequencies(denoiser, options, token_frequencies)
     for indices in _together(canvases, options):
         own = replace(work, canvases=[canvases[n] for n in indices])
@@ -98,16 +96,19 @@ def _frequencies(denoiser: Denoiser, options: DecodingOptions, given: Tensor | N
     return None if given is None else to_device(given, denoiser.device)
 
 
-def _check_model(denoiser: Denoiser, way: Way) -> None:
-    """Raises OptionError for a cache or sampler that needs what the model does not give."""
-    needs, attention = way.sampler.needs(way.options), way.attention
+def _check_model(denoiser: Denoiser, way: Way, end_think_ids: Sequence[int]) -> None:
+    """Raises OptionError for a cache, a sampler or an end of thinking that the model does not serve."""
+    needs, attention, options = way.sampler.needs(way.options), way.attention, way.options
+    most = len(end_think_ids) if options.max_thinking_tokens is None else 1
+    if (options.end_think_boost or options.max_thinking_tokens is not None) and not 1 <= len(end_think_ids) <= most:
+        raise OptionError(f"end_think={options.end_think} must be one token, not {len(end_think_ids)}")
     if way.cache.remembers and not denoiser.model.can_generate():
-        raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {way.options.cache}")
+        raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
     if not denoiser.shift:
         return
     if needs.hindsight:
         raise OptionError(f"sampler={way.name} does not work with a model whose logits are shifted")
-    runs_blocks = way.options.is_approximate or (attention.is_block_causal and attention.blocks_from == "row_start")
+    runs_blocks = options.is_approximate or (attention.is_block_causal and attention.blocks_from == "row_start")
     if needs.proposals_for_filled and runs_blocks:
         raise OptionError(
             f"{way.sampler.asked_by or 'sampler'} does not work with a model whose logits are shifted and a cache that "

@@ -23,13 +23,11 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.canvas import Completion, FirstToken, Work
-from mdlm_lm_eval.decoding.first_token import FirstTokens
 from mdlm_lm_eval.decoding.hindsight import Hindsight
 from mdlm_lm_eval.decoding.history import History
-from mdlm_lm_eval.decoding.lanes import Lanes, Numbers, Queue, SamplerState
-from mdlm_lm_eval.decoding.next_token import NextToken
+from mdlm_lm_eval.decoding.lanes import Lanes, Queue, SamplerState
 from mdlm_lm_eval.decoding.passes import Outcome, Passes, PlaceLogits
-from mdlm_lm_eval.decoding.readers import Reader
+from mdlm_lm_eval.decoding.readers import FirstSlot, NextToken, Reader
 from mdlm_lm_eval.decoding.rows import MOST_IDLE, Row, Stage
 from mdlm_lm_eval.decoding.thinking import RaisedEndOfThinking, ThinkingBudget
 from mdlm_lm_eval.decoding.trace import Event
@@ -121,16 +119,18 @@ class Engine:
             self._write(window, outcome)
         n_steps = 0
         over: list[Row] = []
-        for place, row in enumerate(window.rows):
+        for n, row in enumerate(window.rows):
             if row is None:
                 continue
             takes_step, n_closed, number = row.stage is not Stage.STORE, row.n_closed, row.number
-            self._charge(row)
+            row.cost.forward_passes += 1
+            row.cost.steps += takes_step
+            row.cost.tokens += (row.extent.end - row.extent.first) * (2 if self.batch.is_guided else 1)
             n_steps += takes_step
             has_moved = row.move_on(
-                changed=has_changed[place],
-                has_masks=masks_left[place],
-                first_open=self._first_open(window, outcome, place),
+                changed=has_changed[n],
+                has_masks=masks_left[n],
+                first_open=self._first_open(window, outcome, n),
             )
             if row.idle == MOST_IDLE:
                 raise NoProgressError(self.work.way, row.index)
@@ -143,49 +143,36 @@ class Engine:
         self.work.advance(n_steps)
         return over
 
-    def _charge(self, row: Row) -> None:
-        """Counts the pass that a row took part in."""
-        row.cost.forward_passes += 1
-        row.cost.steps += row.stage is not Stage.STORE
-        row.cost.tokens += (row.span.end - row.span.first) * (2 if self.batch.is_guided else 1)
-
-    def _first_open(self, window: Window, outcome: Outcome | None, place: int) -> int:
-        """With passes over all later blocks, the first block that held masks before the pass."""
+    def _first_open(self, window: Window, outcome: Outcome | None, n: int) -> int:
+        """With passes over all later blocks, the first block of row n that held masks before the pass."""
         if outcome is None or not self.batch.structure.runs_later:
             return -1
-        masks = window.own[place] & (outcome.before[place] == self.batch.mask_token_id)
-        return int(window.blocks[place][masks].min(initial=self.batch.n_columns))
+        masks = window.own[n] & (outcome.before[n] == self.batch.mask_token_id)
+        return int(window.blocks[n][masks].min(initial=self.batch.n_columns))
 
     def _write(self, window: Window, outcome: Outcome) -> None:
-        """Writes the tokens that a pass changed, with a trace as events, and the sampler's state."""
-        places, offsets = (outcome.after != outcome.before).nonzero()
-        columns, tokens = window.columns[places, offsets], outcome.after[places, offsets]
-        window.of.tokens[window.lanes[places, 0], columns] = tokens
-        slots = window.slots[places, offsets]
-        for place, slot, token in zip(places.tolist(), slots.tolist(), tokens.tolist(), strict=True):
-            row = window.rows[place]
-            assert row is not None
-            row.answer[slot] = token
-        if self.options.trace:
-            self._trace(window, outcome, places, offsets)
-        if outcome.state:
-            taken = [place for place, row in enumerate(window.rows) if row is not None]
-            self.state.write(window.lanes[taken, 0], outcome.state, taken)
-
-    def _trace(self, window: Window, outcome: Outcome, places: Numbers, offsets: Numbers) -> None:
-        """Keeps the changed tokens as events."""
+        """Writes the tokens that a pass changed, with a trace also as events, and the sampler's state."""
+        numbers, offsets = (outcome.after != outcome.before).nonzero()
+        columns, tokens = window.columns[numbers, offsets], outcome.after[numbers, offsets]
+        window.of.tokens[window.lanes[numbers, 0], columns] = tokens
         changes = zip(
-            places.tolist(),
-            window.columns[places, offsets].tolist(),
-            outcome.before[places, offsets].tolist(),
-            outcome.after[places, offsets].tolist(),
-            outcome.confidence[places, offsets].tolist(),
+            numbers.tolist(),
+            window.slots[numbers, offsets].tolist(),
+            columns.tolist(),
+            outcome.before[numbers, offsets].tolist(),
+            tokens.tolist(),
+            outcome.confidence[numbers, offsets].tolist(),
             strict=True,
         )
-        for place, column, old, new, confidence in changes:
-            row = window.rows[place]
+        for n, slot, column, old, new, confidence in changes:
+            row = window.rows[n]
             assert row is not None
-            row.events.append(Event(row.cost.forward_passes + 1, column, old, new, confidence))
+            row.answer[slot] = new
+            if self.options.trace:
+                row.events.append(Event(row.cost.forward_passes + 1, column, old, new, confidence))
+        if outcome.state:
+            taken = [n for n, row in enumerate(window.rows) if row is not None]
+            self.state.write(window.lanes[taken, 0], outcome.state, taken)
 
     def _is_done(self, row: Row, *, has_closed: bool, takes_step: bool) -> bool:
         """Whether a row is complete: its blocks are over, one that ended holds an end, or its answer is decided."""
@@ -230,7 +217,7 @@ def _readers(
     if structure.predicts_next and not structure.fills_next:
         readers.append(NextToken(batch, n_lanes))
     if label_ids:
-        readers.append(FirstTokens(batch, label_ids))
+        readers.append(FirstSlot(batch, label_ids))
     if batch.options.end_think_boost:
         readers.append(RaisedEndOfThinking(batch, end_think_ids))
     if structure.needs.history:

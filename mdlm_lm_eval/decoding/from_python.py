@@ -1,7 +1,6 @@
 """Decoding of prompts, as token ids or as texts, for use from Python."""
 
-import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -62,11 +61,22 @@ def decode(
         raise OptionError(f"batch_size must be a whole number from 1 or None, not {batch_size!r}")
     listed = _listed(prompts, tokenizer)
     ids = [prompt_ids(tokenizer, one, denoiser.mask_token_id) if isinstance(one, str) else list(one) for one in listed]
+    closing_ids = () if tokenizer is None else ids_after_answers(tokenizer, denoiser.model.config)
+    canvases = [
+        build_canvas(
+            prompt,
+            way,
+            mask_token_id=denoiser.mask_token_id,
+            max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
+            request_gen_toks=max_gen_toks,
+            filler_ids=[*_filler_ids(tokenizer, way.options), *closing_ids],
+            seed=seed,
+        )[0]
+        for prompt, seed in zip(ids, _seeds(ids, way.options, seeds), strict=True)
+    ]
     completions = _decoded(
-        functools.partial(build_canvas, request_gen_toks=max_gen_toks),
-        ids,
-        _seeds(ids, way.options, seeds),
         denoiser,
+        canvases,
         way,
         tokenizer,
         batch_size=batch_size,
@@ -100,10 +110,18 @@ def fill(
     def encode(piece: str, first: bool) -> list[int]:
         return list(tokenizer.encode(piece, add_special_tokens=first))
 
-    segments = [encode_infill(tokenizer, text, denoiser.mask_token_id, encode) for text in listed]
-    seeds = _seeds(listed, way.options, None)
-    answers = _decoded(build_infill_canvas, segments, seeds, denoiser, way, tokenizer, in_slots=True)
-    return [str(one.text) for one in answers]
+    canvases = [
+        build_infill_canvas(
+            encode_infill(tokenizer, text, denoiser.mask_token_id, encode),
+            way,
+            mask_token_id=denoiser.mask_token_id,
+            max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
+            filler_ids=_filler_ids(tokenizer, way.options),
+            seed=seed,
+        )[0]
+        for text, seed in zip(listed, _seeds(listed, way.options, None), strict=True)
+    ]
+    return [str(one.text) for one in _decoded(denoiser, canvases, way, tokenizer)]
 
 
 def checked_options(denoiser: Denoiser, options: T | None, kind: type[T], settings: Mapping[str, Any]) -> T:
@@ -164,48 +182,34 @@ def _seeds(prompts: Sequence[Any], options: DecodingOptions, given: Sequence[int
     return [seed_of(f"{seed} {repetition} {prompt}") for seed, repetition, prompt in rows]
 
 
+def _filler_ids(tokenizer: PreTrainedTokenizerBase | None, options: DecodingOptions) -> list[int]:
+    """The tokens of all fillers."""
+    return [] if tokenizer is None else tokenizer.encode(options.filler, add_special_tokens=False) * options.n_fillers
+
+
 def _decoded(
-    build: Callable[..., tuple[Canvas, int]],
-    parts: Sequence[Any],
-    seeds: Sequence[int],
     denoiser: Denoiser,
+    canvases: Sequence[Canvas],
     way: Way,
     tokenizer: PreTrainedTokenizerBase | None,
     *,
-    in_slots: bool = False,
     batch_size: int | None = None,
     progress: Progress | None = None,
     stop_ids: Collection[int] = (),
     end_think_ids: Sequence[int] = (),
     token_frequencies: Tensor | None = None,
 ) -> list[Completion]:
-    """Completions, with text and ending, of the canvases that `build` makes of prompts or of texts' segments.
-
-    in_slots: whether these are segments, which hold the tokens after the answers.
-    """
-    options = way.options
-    filler: list[int] = []
-    after_ids: tuple[int, ...] = ()
+    """Completions with text and ending. Canvases that share a prefix follow each other."""
     end_of_turn: Collection[int] = ()
     if tokenizer is not None:
-        filler = tokenizer.encode(options.filler, add_special_tokens=False)
-        after_ids = () if in_slots else ids_after_answers(tokenizer, denoiser.model.config)
         stop_ids, end_of_turn = {*stop_ids, *eos_ids(tokenizer, None)}, end_of_turn_ids(tokenizer)
-        end_think_ids = tokenizer.encode(options.end_think, add_special_tokens=False)
-    build = functools.partial(
-        build,
-        way=way,
-        mask_token_id=denoiser.mask_token_id,
-        max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
-        filler_ids=[*filler * options.n_fillers, *after_ids],
-    )
-    built = [build(part, seed=seed)[0] for part, seed in zip(parts, seeds, strict=True)]
-    canvases, order, store = in_shared_order(denoiser, built, way)
+        end_think_ids = tokenizer.encode(way.options.end_think, add_special_tokens=False)
+    shared, order, store = in_shared_order(denoiser, canvases, way)
     found: dict[int, Completion] = {}
     try:
-        for place, completion in completions_of(
+        for number, completion in completions_of(
             denoiser,
-            [canvases[index] for index in order],
+            [shared[index] for index in order],
             way,
             eos_ids=stop_ids,
             end_of_turn_ids=end_of_turn,
@@ -213,21 +217,31 @@ def _decoded(
             token_frequencies=token_frequencies,
             batch_size=batch_size,
         ):
-            found[order[place]] = completion
+            found[order[number]] = completion
             if progress is not None:
                 progress(len(found), len(canvases))
     except NonFiniteLogitsError as error:
         raise NonFiniteLogitsError(order[error.index]) from error
     finally:
         store.clear()
-    end_ids = {*stop_ids, *end_of_turn}
-    ending = None if tokenizer is None else Ending(tokenizer, end_ids, until=(), think_end_token=None)
-    return [
-        replace(
-            one,
-            text=None if ending is None else ending.of(one.token_ids)[0],
-            filled=filled(one.events, canvas.slots[: len(one.token_ids)], denoiser.mask_token_id) if one.events else (),
-            finish_reason="ended_by_eos" if not end_ids.isdisjoint(one.token_ids[-1:]) else "cut",
-        )
-        for canvas, one in zip(canvases, (found[index] for index in range(len(canvases))), strict=True)
-    ]
+    end_ids, mask = {*stop_ids, *end_of_turn}, denoiser.mask_token_id
+    return [_described(found[index], canvas, mask, end_ids, tokenizer) for index, canvas in enumerate(canvases)]
+
+
+def _described(
+    one: Completion,
+    canvas: Canvas,
+    mask_token_id: int,
+    end_ids: Set[int],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> Completion:
+    """The completion of a canvas with its text, its ending, and how each token came to be."""
+    text: str | None = None
+    if tokenizer is not None:
+        text, _ = Ending(tokenizer, end_ids, until=(), think_end_token=None).of(one.token_ids)
+    return replace(
+        one,
+        text=text,
+        filled=filled(one.events, canvas.slots[: len(one.token_ids)], mask_token_id) if one.events else (),
+        finish_reason="ended_by_eos" if not end_ids.isdisjoint(one.token_ids[-1:]) else "cut",
+    )

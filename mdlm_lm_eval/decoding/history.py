@@ -29,16 +29,29 @@ class History(Reader):
         self._changes = torch.zeros(n_lanes, batch.structure.needs.history, batch.n_columns)
 
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
-        """Remembers the distributions, without tokens that are never proposed; sends their divergences [N]."""
+        """Remembers the distributions, without tokens that are never proposed.
+
+        Sends their Kullback-Leibler divergences [N] from those of the pass before, in nats.
+        """
         for banned_id in self.banned_ids:
             logits.select(1, banned_id).fill_(-torch.inf)
-        device = logits.device
-        return {"divergence": self._add(logits, as_tensor(asked.lane, device), as_tensor(asked.slot, device))}
+        lanes, slots = as_tensor(asked.lane, logits.device), as_tensor(asked.slot, logits.device)
+        found = []
+        for part in slices_of(len(logits), logits):
+            probabilities = logits[part].float().softmax(-1)
+            changes = (probabilities + _EPSILON).log() - (self._before[lanes[part], slots[part]] + _EPSILON).log()
+            found.append((probabilities * changes).sum(-1))
+            self._before[lanes[part], slots[part]] = probabilities
+        return {"divergence": torch.cat(found)}
 
     def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
-        """`View.divergence`."""
-        now, columns = asked.onto_window(found["divergence"]), asked.window.columns
-        return {"divergence": self._divergences(torch.from_numpy(now), torch.from_numpy(columns))}
+        """`View.divergence`: the changes in the last H passes, of which this one is the last."""
+        now, columns = (
+            torch.from_numpy(each) for each in (asked.onto_window(found["divergence"]), asked.window.columns)
+        )
+        on_canvas = torch.zeros_like(self._changes[:, 0]).scatter(1, columns, now)  # [R, T]
+        self._changes = torch.cat([self._changes[:, 1:], on_canvas[:, None]], 1)
+        return {"divergence": self._changes.gather(2, columns[:, None].expand(-1, self._changes.shape[1], -1))}
 
     def enter(self, lanes: Tensor) -> None:
         """Forgets the rows that were in `lanes` [K]."""
@@ -49,22 +62,3 @@ class History(Reader):
         """Drops all other lanes."""
         self._before = self._before[to_device(lanes, self._before.device)]
         self._changes = self._changes[lanes]
-
-    def _add(self, logits: Tensor, row: Tensor, slots: Tensor) -> Tensor:
-        """Remembers the distributions of `logits` [N, V] at `slots` [N] of `row` [N].
-
-        Returns their Kullback-Leibler divergences [N] from those of the pass before, in nats.
-        """
-        found = []
-        for part in slices_of(len(logits), logits):
-            probabilities = logits[part].float().softmax(-1)
-            changes = (probabilities + _EPSILON).log() - (self._before[row[part], slots[part]] + _EPSILON).log()
-            found.append((probabilities * changes).sum(-1))
-            self._before[row[part], slots[part]] = probabilities
-        return torch.cat(found)
-
-    def _divergences(self, now: Tensor, columns: Tensor) -> Tensor:
-        """The changes of the last H passes [R, H, W] at the window's `columns` [R, W]; `now` [R, W] are this pass's."""
-        on_canvas = torch.zeros_like(self._changes[:, 0]).scatter(1, columns, now)  # [R, T]
-        self._changes = torch.cat([self._changes[:, 1:], on_canvas[:, None]], 1)
-        return self._changes.gather(2, columns[:, None].expand(-1, self._changes.shape[1], -1))

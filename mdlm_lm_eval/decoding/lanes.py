@@ -1,4 +1,4 @@
-"""Lanes: the places of rows that run together. When a row leaves, the next canvas takes its lane."""
+"""Lanes: rows that run together. When a row leaves, the next canvas takes its lane."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.rows import Row
 from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
-from mdlm_lm_eval.model.prefix_store import begin_rows, place_of
+from mdlm_lm_eval.model.prefix_store import begin_rows, sort_key_of
 
 Numbers = npt.NDArray[Any]
 _HOST = torch.device("cpu")
@@ -78,7 +78,7 @@ class Lanes:
         self.tokens[lane] = self.batch.denoiser.pad_token_id
         self.tokens[lane, : len(canvas.token_ids)] = canvas.token_ids
         self.slots[lane, slots] = np.arange(len(slots))
-        for number, block in enumerate(row.plan.blocks):
+        for number, block in enumerate(row.layout.blocks):
             self.blocks[lane, list(block.slots)] = number
         self.prompt[lane, : canvas.prompt_length] = True
         self.prompt[lane, slots] = False
@@ -112,7 +112,7 @@ class Lanes:
                 row.lane = lane
 
     def in_cache(self, lanes: Sequence[int]) -> Tensor:
-        """The places of lanes in the cache, on the device; under guidance followed by the unconditional ones'."""
+        """The rows of lanes in the cache, on the device; under guidance followed by the unconditional ones'."""
         own = torch.tensor(lanes, dtype=torch.long)
         own = torch.cat([own, own + len(self)]) if self.batch.is_guided else own
         return to_device(own, self.batch.device)
@@ -128,10 +128,10 @@ class SamplerState:
     def _new(self, n: int) -> dict[str, Tensor]:
         return self.batch.structure.sampler.state(n, self.batch.n_columns, _HOST)
 
-    def write(self, lanes: Numbers, state: Mapping[str, Tensor], places: Sequence[int]) -> None:
-        """Keeps the tensors of the window's `places` [K] as those of `lanes` [K]."""
+    def write(self, lanes: Numbers, state: Mapping[str, Tensor], numbers: Sequence[int]) -> None:
+        """Keeps the tensors of a pass's rows `numbers` [K] as those of `lanes` [K]."""
         for name, each in state.items():
-            self.tensors[name][torch.from_numpy(lanes)] = each[places]
+            self.tensors[name][torch.from_numpy(lanes)] = each[numbers]
 
     def enter(self, lanes: Tensor) -> None:
         """Sets the tensors of `lanes` [K] as they are before the first pass."""
@@ -167,8 +167,8 @@ class Queue:
         order: Sequence[int] = range(len(canvases))
         if structure.cache.stores_blocks:
             # Canvases with the same prefix follow each other, those with the most masks first.
-            order = sorted(order, key=lambda n: place_of(canvases[n].prefix, len(canvases[n].slots)))
-        self._waiting = (Row.of(n, canvases[n], batch.plans[n], structure) for n in order)
+            order = sorted(order, key=lambda n: sort_key_of(canvases[n].prefix, len(canvases[n].slots)))
+        self._waiting = (Row.of(n, canvases[n], batch.layouts[n], structure) for n in order)
         self._ahead: Lanes | None = None
         self._ready: list[Row] = []  # rows of `_ahead`
         if structure.cache.stores_blocks and not structure.predicts_next:

@@ -43,10 +43,10 @@ class PlaceLogits:
 
     def of(self, asked: Asked) -> Tensor:
         """Logits [N, V]."""
-        batch, window, n = self.batch, asked.window, len(asked.at)
+        batch, window, n = self.batch, asked.window, len(asked.indices)
         of_run = slice(int(batch.structure.predicts_next), None)  # the columns that the model runs
         ids = as_tensor(asked.tokens[:, of_run], batch.device)
-        outputs = window.outputs.ravel()[asked.at]
+        outputs = window.outputs.ravel()[asked.indices]
         if n:
             outputs = np.pad(outputs, (0, positions_of(n, batch.device) - n), mode="edge")
         prompt: Tensor | None = None
@@ -65,7 +65,7 @@ class PlaceLogits:
             return logits[:n]
         logits = batch.denoiser.window_logits(
             ids,
-            window.run,
+            window.run_columns,
             window.sees,
             as_tensor(outputs, batch.device),
             cache=window.of.cache,
@@ -112,7 +112,7 @@ class Passes:
         """Runs a pass; None if it has nothing to choose. Raises NonFiniteLogitsError."""
         asked = self._asked(window)
         logits = self.logits.of(asked)
-        if not len(asked.at) and not window.own.any():
+        if not len(asked.indices) and not window.own.any():
             return None
         sent: dict[str, Tensor] = {}
         for reader in self.readers:
@@ -156,20 +156,20 @@ class Passes:
         """The facts of places that rules and draws read."""
         if not self.reads_places:
             return WhereMasked()
-        window, device, columns = asked.window, self.batch.device, asked.window.columns.ravel()[asked.at]
+        window, device, columns = asked.window, self.batch.device, asked.window.columns.ravel()[asked.indices]
         if self.batch.structure.predicts_next:  # the token after a block is drawn with the number of the slot before it
-            stops = np.array([1 if row is None else row.span.limit for row in window.rows])
-            columns = np.where(asked.offset == 0, stops[asked.place] - 1, columns)
+            stops = np.array([1 if row is None else row.extent.limit for row in window.rows])
+            columns = np.where(asked.offset == 0, stops[asked.pass_row] - 1, columns)
         slots = window.of.slots[asked.lane, columns]
         uniform: Tensor | None = None
         if self.batch.options.temperature > 0.0:
-            seeds = np.array([0 if row is None else row.canvas.seed for row in window.rows])[asked.place]
-            steps = np.array([0 if row is None else row.cost.steps for row in window.rows])[asked.place]
+            seeds = np.array([0 if row is None else row.canvas.seed for row in window.rows])[asked.pass_row]
+            steps = np.array([0 if row is None else row.cost.steps for row in window.rows])[asked.pass_row]
             numbers = uniform_numbers(torch.from_numpy(seeds), torch.from_numpy(steps), torch.from_numpy(slots))
             uniform = to_device(numbers, device)
         return WhereMasked(
             slot_numbers=as_tensor(slots, device),
-            block_offsets=as_tensor(slots - window.before[asked.place, 0], device),
+            block_offsets=as_tensor(slots - window.before[asked.pass_row, 0], device),
             random_numbers=as_tensor(window.of.order[asked.lane, columns], device),
             uniform=uniform,
         )
@@ -177,8 +177,8 @@ class Passes:
     def _check(self, asked: Asked, confidence: Numbers) -> None:
         """Raises NonFiniteLogitsError for the first row whose masks have a `confidence` [P, C] that is NaN."""
         is_bad: Numbers = np.isnan(confidence) & asked.masks
-        for place in np.flatnonzero(is_bad.any(1)).tolist():
-            if (row := asked.window.rows[place]) is not None:
+        for n in np.flatnonzero(is_bad.any(1)).tolist():
+            if (row := asked.window.rows[n]) is not None:
                 raise NonFiniteLogitsError(row.index)
 
     def _view(self, asked: Asked, found: Mapping[str, Numbers]) -> View:
@@ -216,7 +216,7 @@ class Passes:
             fields["fill"] = torch.tensor([step.fill for step in steps])
             fields["back"] = torch.tensor([step.back for step in steps])
         if self.needs.step:
-            fields["step"] = torch.tensor([0 if row is None else row.at_step for row in rows])
+            fields["step"] = torch.tensor([0 if row is None else row.step_number for row in rows])
         return fields
 
     def _answer(self, asked: Asked, proposed: Tensor) -> WholeAnswer:

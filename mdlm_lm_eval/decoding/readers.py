@@ -1,19 +1,22 @@
 """Readers: what sees the logits of every pass before tokens are proposed, for numbers that only some options need.
 
-They add to a pass without that it knows them: predictions of the next block's first token, the model's answer at the
-first slot, the end of thinking, changes of distributions.
+A pass does not know them. Those of thinking, of changes of distributions and of hindsight have files of their own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from mdlm_lm_eval.decoding.batch import Batch
+from mdlm_lm_eval.decoding.canvas import FirstToken
 from mdlm_lm_eval.decoding.lanes import Numbers
-from mdlm_lm_eval.decoding.windows import Window
+from mdlm_lm_eval.decoding.windows import Window, as_tensor
+from mdlm_lm_eval.model.devices import to_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,43 +25,43 @@ class Asked:
 
     tokens: [P, C], those of the window before the pass.
     masks, filled: [P, C] bool, the masks that it may fill, and the filled tokens among its places.
-    at: [N], the places' numbers in the flattened window.
+    indices: [N], the places' numbers in the flattened window.
     """
 
     window: Window
     tokens: Numbers
     masks: Numbers
     filled: Numbers
-    at: Numbers
+    indices: Numbers
 
     @cached_property
-    def place(self) -> Numbers:
-        """[N], the row of the window that each is in."""
-        found: Numbers = self.at // self.tokens.shape[1]
+    def pass_row(self) -> Numbers:
+        """[N], the number of the pass's row that each is in."""
+        found: Numbers = self.indices // self.tokens.shape[1]
         return found
 
     @cached_property
     def offset(self) -> Numbers:
         """[N], each one's number in its row."""
-        found: Numbers = self.at % self.tokens.shape[1]
+        found: Numbers = self.indices % self.tokens.shape[1]
         return found
 
     @cached_property
     def lane(self) -> Numbers:
         """[N], the lane that each is in."""
-        found: Numbers = self.window.lanes[self.place, 0]
+        found: Numbers = self.window.lanes[self.pass_row, 0]
         return found
 
     @cached_property
     def slot(self) -> Numbers:
         """[N], each one's number among the slots of its row."""
-        found: Numbers = self.window.slots.ravel()[self.at]
+        found: Numbers = self.window.slots.ravel()[self.indices]
         return found
 
     def onto_window(self, values: Numbers) -> Numbers:
         """Values [N] at the places of the window [P, C], and zeros elsewhere."""
         found = np.zeros(self.tokens.size, values.dtype)
-        found[self.at] = values
+        found[self.indices] = values
         return found.reshape(self.tokens.shape)
 
 
@@ -81,3 +84,61 @@ class Reader:
 
     def keep(self, lanes: Tensor) -> None:
         """Drops all other lanes."""
+
+
+class FirstSlot(Reader):
+    """The model's answer at each row's first slot, for tasks whose answers are labels, with the tokens `label_ids`.
+
+    It is read in the pass that fills the slot, before tokens are banned; a later one that fills it counts.
+    """
+
+    def __init__(self, batch: Batch, label_ids: Sequence[int]) -> None:
+        self.device = batch.device
+        self.label_ids = as_tensor(torch.tensor(label_ids).numpy(), batch.device)
+
+    def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
+        """The numbers [K, 3] of `FirstToken` at the K first slots among the places."""
+        (found,) = (asked.slot == 0).nonzero()
+        chosen = logits[as_tensor(found, self.device)]
+        entropy = torch.special.entr(chosen.float().softmax(-1)).sum(-1)
+        label = self.label_ids[chosen[:, self.label_ids].argmax(-1)]
+        return {"first": torch.stack([chosen.argmax(-1).double(), label.double(), entropy.double()], 1)}
+
+    def after(self, found: Mapping[str, Numbers], asked: Asked, written: Tensor) -> None:
+        """Keeps the numbers of slots that were written."""
+        (of_slots,) = (asked.slot == 0).nonzero()
+        for n, (token, label, entropy) in zip(of_slots.tolist(), found["first"].tolist(), strict=True):
+            row = asked.window.rows[asked.pass_row[n]]
+            if row is not None and written[asked.pass_row[n], asked.offset[n]]:
+                row.first = FirstToken(int(token), int(label), entropy)
+
+
+class NextToken(Reader):
+    """Logits [L, V] of the token after each row's last finished block, for models whose finished blocks predict it.
+
+    They are kept on the device for all passes over the block that begins with the token. A block's first token is at
+    the second place of its row, the token after a finished block at the first.
+    """
+
+    def __init__(self, batch: Batch, n_lanes: int) -> None:
+        self.device, self.n_lanes = batch.device, n_lanes
+        self._logits: Tensor | None = None
+
+    def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
+        """Writes the predictions of blocks' first tokens into `logits`, and keeps those of finished blocks."""
+        if self._logits is None:
+            self._logits = logits.new_zeros(self.n_lanes, logits.shape[1])
+        follows = [row is not None and (row.number > 0 or row.layout.prompt is not None) for row in asked.window.rows]
+        (first,) = ((asked.offset == 1) & np.array(follows)[asked.pass_row]).nonzero()
+        (after,) = (asked.offset == 0).nonzero()
+        if len(first):
+            logits[as_tensor(first, self.device)] = self._logits[as_tensor(asked.lane[first], self.device)]
+        if len(after):
+            self._logits[as_tensor(asked.lane[after], self.device)] = logits[as_tensor(after, self.device)]
+        return {}
+
+    def keep(self, lanes: Tensor) -> None:
+        """Drops all other lanes."""
+        self.n_lanes = len(lanes)
+        if self._logits is not None:
+            self._logits = self._logits[to_device(lanes, self.device)]

@@ -25,7 +25,7 @@ class Stage(Enum):
     STORE = "remember the keys and values of a finished block and of the text after it, and fill the token that follows"
 
 
-class Plan(NamedTuple):
+class Layout(NamedTuple):
     """The blocks with slots of canvases of one shape, numbered from 0.
 
     prompt: the text before them, if it is run by itself.
@@ -39,22 +39,18 @@ class Plan(NamedTuple):
     before: Sequence[int]
 
     @classmethod
-    def of(cls, canvas: Canvas, structure: Structure) -> "Plan":
-        """The plan of a canvas. After planned steps, each pass fills at least one mask."""
-        prompt, *blocks = blocks_of(canvas, structure)
-        if prompt.slots:
-            return cls._of(None, [prompt, *blocks], structure)
-        return cls._of(prompt, blocks, structure)
-
-    @classmethod
-    def _of(cls, prompt: Block | None, blocks: Sequence[Block], structure: Structure) -> "Plan":
+    def of(cls, canvas: Canvas, structure: Structure) -> "Layout":
+        """The layout of a canvas. After planned steps, each pass fills at least one mask."""
+        blocks = blocks_of(canvas, structure)
+        prompt = None if blocks[0].slots else blocks[0]
+        blocks = blocks if prompt is None else blocks[1:]
         repeated = () if structure.sampler.ends_as_planned else (Step(1),)
         steps = [(*block.steps, *repeated) for block in blocks]
         before = [0, *itertools.accumulate(len(block.slots) for block in blocks)]
         return cls(prompt, blocks, steps, before)
 
 
-class Span(NamedTuple):
+class Extent(NamedTuple):
     """The columns first:end that a row's pass runs, which see columns before `limit`, to decode a block at `start`."""
 
     first: int
@@ -68,7 +64,7 @@ class Row:
     """A canvas that is being decoded.
 
     number, stage: the block, and the purpose of the next pass over it.
-    span, is_wide: the columns of that pass, and whether it runs whole canvases or text.
+    extent, is_wide: the columns of that pass, and whether it runs whole canvases or text.
     n_passes, n_edits: the passes over this block so far, and those that only edited it.
     answer: the tokens of all slots.
     n_decided, n_asked: how many of them are final, from the left without a gap, and the caller was asked about.
@@ -77,7 +73,7 @@ class Row:
 
     index: int
     canvas: Canvas
-    plan: Plan
+    layout: Layout
     structure: Structure
     answer: list[int]
     lane: int = -1
@@ -93,10 +89,10 @@ class Row:
     events: list[Event] = field(default_factory=list)
 
     @classmethod
-    def of(cls, index: int, canvas: Canvas, plan: Plan, structure: Structure) -> "Row":
+    def of(cls, index: int, canvas: Canvas, layout: Layout, structure: Structure) -> "Row":
         """A row before its first pass, which runs its prompt if that is run by itself."""
-        row = cls(index, canvas, plan, structure, [canvas.token_ids[slot] for slot in canvas.slots])
-        if plan.prompt is not None:
+        row = cls(index, canvas, layout, structure, [canvas.token_ids[slot] for slot in canvas.slots])
+        if layout.prompt is not None:
             row.number, row.stage = _PROMPT, Stage.STORE
         row.prepare()
         return row
@@ -105,14 +101,14 @@ class Row:
     def block(self) -> Block:
         """The block that is decoded, or the prompt."""
         if self.number == _PROMPT:
-            assert self.plan.prompt is not None
-            return self.plan.prompt
-        return self.plan.blocks[self.number]
+            assert self.layout.prompt is not None
+            return self.layout.prompt
+        return self.layout.blocks[self.number]
 
     @property
     def is_over(self) -> bool:
         """Whether all blocks are finished."""
-        return self.number == len(self.plan.blocks)
+        return self.number == len(self.layout.blocks)
 
     @property
     def n_closed(self) -> int:
@@ -122,17 +118,17 @@ class Row:
     @property
     def n_before(self) -> int:
         """The slots before the block."""
-        return self.plan.before[max(0, self.number)]
+        return self.layout.before[max(0, self.number)]
 
     @property
-    def at_step(self) -> int:
+    def step_number(self) -> int:
         """The number of the planned step."""
-        return min(self.n_passes, len(self.plan.steps[self.number]) - 1) if self.stage is Stage.FILL else 0
+        return min(self.n_passes, len(self.layout.steps[self.number]) - 1) if self.stage is Stage.FILL else 0
 
     @property
     def step(self) -> Step:
         """The planned step."""
-        return self.plan.steps[self.number][self.at_step] if self.stage is Stage.FILL else Step(1)
+        return self.layout.steps[self.number][self.step_number] if self.stage is Stage.FILL else Step(1)
 
     def prepare(self) -> None:
         """Sets the columns of the next pass."""
@@ -144,7 +140,7 @@ class Row:
         start = max(0, block.start - structure.shift) if runs_later else block.start
         self.is_wide = structure.cache.is_wide(self.n_passes, stores_text=stores and block.has_text)
         first, end = structure.cache.columns(Reach(start, stop, limit), is_wide=self.is_wide)
-        self.span = Span(first, end, limit, start)
+        self.extent = Extent(first, end, limit, start)
 
     def move_on(self, *, changed: bool, has_masks: bool, first_open: int) -> bool:
         """Goes on after a pass; whether the next one runs other columns, or is of another stage.
@@ -173,7 +169,7 @@ class Row:
             if not changed or self.n_edits == structure.n_edits:
                 self._finish_block(ran_final_tokens=not changed)
         elif structure.runs_later:
-            self.number = first_open if has_masks else len(self.plan.blocks)
+            self.number = first_open if has_masks else len(self.layout.blocks)
         elif structure.sampler.ends_as_planned:
             if self.n_passes == len(self.block.steps):
                 self._finish_block()
@@ -186,7 +182,7 @@ class Row:
         """Goes on to the pass that stores the block, if one is needed, or to the next block."""
         structure, block = self.structure, self.block
         is_stored = ran_final_tokens and not structure.predicts_next and block.end == block.stop
-        is_last = self.number + 1 == len(self.plan.blocks)
+        is_last = self.number + 1 == len(self.layout.blocks)
         if structure.stores and not is_stored and not is_last:
             self.stage = Stage.STORE
         else:
@@ -206,7 +202,7 @@ class Row:
         if not self.is_over and settled == "with the canvas":
             return False
         if not self.is_over and settled == "with its block":
-            most = min(most, self.plan.before[max(0, self.n_closed)])
+            most = min(most, self.layout.before[max(0, self.n_closed)])
         n_before = self.n_decided
         while self.n_decided < most and self.answer[self.n_decided] != mask_token_id:
             self.n_decided += 1
@@ -215,5 +211,5 @@ class Row:
 
     def closed_with(self, end_ids: Collection[int]) -> bool:
         """Whether the last finished block holds an end of text."""
-        closed, before = self.n_closed - 1, self.plan.before
+        closed, before = self.n_closed - 1, self.layout.before
         return closed >= 0 and any(token in end_ids for token in self.answer[before[closed] : before[closed + 1]])

@@ -214,10 +214,6 @@ class Sampler(Options):
         """The most passes over a block after its last mask is filled; they go on while they change something."""
         return 0
 
-    def path_is_known(self, options: DecodingOptions) -> bool:
-        """Whether the plan alone decides how many masks each pass leaves."""
-        return False
-
     def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
         """The tensors [R, ...] that it keeps between passes, as they are before the first one; equal for all rows."""
         return {}

@@ -11,15 +11,6 @@ from mdlm_lm_eval.decoding.readers import Asked, Reader
 from mdlm_lm_eval.decoding.rows import Row
 from mdlm_lm_eval.decoding.trace import Event
 from mdlm_lm_eval.decoding.windows import as_tensor
-from mdlm_lm_eval.options import DecodingOptions, OptionError
-
-
-def check_end_of_thinking(options: DecodingOptions, token_ids: Sequence[int]) -> None:
-    """Raises OptionError if an option needs `end_think`, and it is no token, or not one as a budget needs."""
-    if not options.end_think_boost and options.max_thinking_tokens is None:
-        return
-    if not token_ids or (options.max_thinking_tokens is not None and len(token_ids) > 1):
-        raise OptionError(f"end_think={options.end_think} must be one token, not {len(token_ids)}")
 
 
 class RaisedEndOfThinking(Reader):
@@ -34,30 +25,31 @@ class RaisedEndOfThinking(Reader):
         of_block = window.own & (window.blocks >= window.numbers)  # not those of earlier blocks
         leftmost = of_block & (asked.tokens == self.batch.mask_token_id)
         leftmost &= leftmost.cumsum(1) == 1
-        (found,) = leftmost.ravel()[asked.at].nonzero()
+        (found,) = leftmost.ravel()[asked.indices].nonzero()
         raised = []
         for n in found.tolist():
-            row = window.rows[asked.place[n]]
+            row = window.rows[asked.pass_row[n]]
             assert row is not None
             text, n_prompt = window.of.tokens[row.lane].tolist(), row.canvas.prompt_length
-            column = int(window.columns[asked.place[n], asked.offset[n]])
+            column = int(window.columns[asked.pass_row[n], asked.offset[n]])
             raised.append(self.boost(text[n_prompt:], column - n_prompt, len(row.canvas.slots)))
         if raised:
             ids, amounts = (as_tensor(np.array(each), logits.device) for each in zip(*raised, strict=True))
-            at = as_tensor(found, logits.device), ids
-            logits.index_put_(at, amounts.to(logits.dtype), accumulate=True)
+            logits.index_put_((as_tensor(found, logits.device), ids), amounts.to(logits.dtype), accumulate=True)
         return {}
 
-    def boost(self, tokens: Sequence[int], place: int, n_slots: int) -> tuple[int, float]:
+    def boost(self, tokens: Sequence[int], position: int, n_slots: int) -> tuple[int, float]:
         """The token whose logit is raised, and by how much: boost * (share of the canvas up to here) ** power.
 
-        `tokens` follow the prompt, `place` is the mask's number among them.
+        `tokens` follow the prompt, `position` is the mask's number among them.
         """
         ids, n = self.token_ids, len(self.token_ids)
         if any(tuple(tokens[k : k + n]) == ids for k in range(len(tokens) - n + 1)):
             return ids[0], 0.0
-        begun = max((k for k in range(1, n) if k <= place and tuple(tokens[place - k : place]) == ids[:k]), default=0)
-        share = min(1.0, max(0.0, (place + 1) / n_slots))
+        begun = max(
+            (k for k in range(1, n) if k <= position and tuple(tokens[position - k : position]) == ids[:k]), default=0
+        )
+        share = min(1.0, max(0.0, (position + 1) / n_slots))
         return ids[begun], self.options.end_think_boost * share**self.options.end_think_power
 
 

@@ -66,13 +66,14 @@ def filled(events: Iterable[Event], positions: Sequence[int], mask_token_id: int
     """For each of these positions, how the token there at the end came to be."""
     last: dict[int, Filled] = {}
     for event in _in_order(events):
-        at, moves = event.position, (event.old is None) - (event.new is None)
+        position, moves = event.position, (event.old is None) - (event.new is None)
         if moves:
-            last = {place + moves * (place >= at): one for place, one in last.items() if moves > 0 or place != at}
+            others = [(other, one) for other, one in last.items() if moves > 0 or other != position]
+            last = {other + moves * (other >= position): one for other, one in others}
         if event.new not in (None, mask_token_id):
-            edits = last[at].edits + 1 if at in last else 0
+            edits = last[position].edits + 1 if position in last else 0
             is_proposed = event.confidence > 0.0
-            last[at] = Filled(event.step, event.confidence, edits) if is_proposed else Filled(0, 0.0, 0)
+            last[position] = Filled(event.step, event.confidence, edits) if is_proposed else Filled(0, 0.0, 0)
     return [last.get(position, Filled(0, 0.0, 0)) for position in positions]
 
 
@@ -83,7 +84,7 @@ def as_recorded(token_ids: Sequence[int], first: int, events: Iterable[Event]) -
     steps, places, tokens, confidence: one number for each event. A place is counted from `first`. A token `+id` is
     inserted in front of its place, `-` deletes the token there.
     """
-    runs = [(str(id), len([*same])) for id, same in itertools.groupby(token_ids[first:])]
+    groups = [(str(id), len([*same])) for id, same in itertools.groupby(token_ids[first:])]
     rows = [
         (
             event.step,
@@ -95,6 +96,6 @@ def as_recorded(token_ids: Sequence[int], first: int, events: Iterable[Event]) -
     ]
     columns = zip(("steps", "places", "tokens", "confidence"), zip(*rows, strict=True), strict=False)
     return {
-        "canvas": " ".join(f"{id}*{n}" if n > 1 else id for id, n in runs),
+        "canvas": " ".join(f"{id}*{n}" if n > 1 else id for id, n in groups),
         "events": {name: " ".join(map(str, column)) for name, column in columns},
     }

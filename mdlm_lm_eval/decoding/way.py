@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from mdlm_lm_eval.declared import asked_sampler, declarations, sampler_of
-from mdlm_lm_eval.decoding.caches import CACHES, Cache
+from mdlm_lm_eval.decoding.caches import KINDS, Cache
 from mdlm_lm_eval.decoding.sampler import Sampler
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, Options, check_names, shown
@@ -42,7 +42,7 @@ class Way:
     @property
     def cache(self) -> Cache:
         """The cache in effect."""
-        return CACHES[self.cache_name]
+        return KINDS[self.cache_name]
 
     @cached_property
     def exits_early(self) -> bool:

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.lanes import Lanes, Numbers
-from mdlm_lm_eval.decoding.rows import Row, Span, Stage
+from mdlm_lm_eval.decoding.rows import Extent, Row, Stage
 from mdlm_lm_eval.model.devices import bucket, iota, to_device, up_to_keys, up_to_positions
 
 _NO_BLOCK = -9
 # Padding sees one column, as attention of rows that see nothing would be NaN.
-_NOWHERE = Span(0, 0, 1, 0)
+_NOWHERE = Extent(0, 0, 1, 0)
 
 
 class Window(NamedTuple):
-    """The places of a pass. It is the same until a row of it runs other columns, or is of another stage.
+    """The rows and columns of a pass. It is the same until a row of it runs other columns, or is of another stage.
 
     rows: [P], None for padding and for rows that wait.
     of: the lanes in which the rows are.
@@ -36,8 +36,8 @@ class Window(NamedTuple):
     is_next: [P] bool, the rows whose first place is that of a token after a finished block, which the pass predicts.
     outputs: [P, C], the number of the output, of P * W, that predicts each token.
     is_wide: whether it runs whole canvases or text, of rows that otherwise run blocks.
-    run, sees, cache_rows: on the device, the columns [P, W] that the model runs, and as in `Denoiser.window_logits`
-        what they see, and the rows of the cache.
+    run_columns, sees, cache_rows: on the device, the columns [P, W] that the model runs, and as in
+        `Denoiser.window_logits` what they see, and the rows of the cache.
     n_seen: as in `Denoiser.window_logits`.
     """
 
@@ -54,7 +54,7 @@ class Window(NamedTuple):
     is_next: Numbers
     outputs: Numbers
     is_wide: bool
-    run: Tensor
+    run_columns: Tensor
     sees: Tensor | None
     cache_rows: Tensor | None
     n_seen: int | None
@@ -78,17 +78,17 @@ def wide_window(batch: Batch, lanes: Lanes, rows: Sequence[Row]) -> Window:
     if len(rows) == len(lanes):
         return _window(batch, lanes, rows, None, is_wide=True)
     n_more = bucket(len(rows), batch.device, least=2) - len(rows)
-    at = [*(row.lane for row in rows), *[rows[-1].lane] * n_more]
-    return _window(batch, lanes, [*rows, *[None] * n_more], lanes.in_cache(at), is_wide=True)
+    cache_rows = lanes.in_cache([*(row.lane for row in rows), *[rows[-1].lane] * n_more])
+    return _window(batch, lanes, [*rows, *[None] * n_more], cache_rows, is_wide=True)
 
 
 def _window(
     batch: Batch, lanes: Lanes, rows: Sequence[Row | None], cache_rows: Tensor | None, *, is_wide: bool
 ) -> Window:
     structure, last = batch.structure, batch.n_columns - 1
-    spans = np.array([_NOWHERE if row is None else row.span for row in rows])
-    n_run, n_seen = _shape(batch, spans, is_wide=is_wide)
-    first, end, _, starts = spans.T[:, :, None]  # [P, 1] each
+    extents = np.array([_NOWHERE if row is None else row.extent for row in rows])
+    n_run, n_seen = _shape(batch, extents, is_wide=is_wide)
+    first, end, _, starts = extents.T[:, :, None]  # [P, 1] each
     run = first + np.arange(n_run)
     columns = run = np.where(run < end, run, last)
     shift = 0 if structure.is_whole else int(structure.shift)  # of whole canvases, the denoiser shifts
@@ -117,8 +117,8 @@ def _window(
         is_next=is_next,
         outputs=outputs + np.arange(len(rows))[:, None] * n_run,
         is_wide=is_wide,
-        run=on_device,
-        sees=_sees(batch, rows, on_device, spans, n_seen, is_wide=is_wide),
+        run_columns=on_device,
+        sees=_sees(batch, rows, on_device, extents, n_seen, is_wide=is_wide),
         cache_rows=cache_rows,
         n_seen=None if sees_itself else n_seen,
     )
@@ -152,9 +152,9 @@ def _own(batch: Batch, blocks: Numbers, numbers: Numbers, is_next: Numbers) -> N
     return own
 
 
-def _shape(batch: Batch, spans: Numbers, *, is_wide: bool) -> tuple[int, int]:
+def _shape(batch: Batch, extents: Numbers, *, is_wide: bool) -> tuple[int, int]:
     """How many columns each row runs, and how many it sees; on a GPU few different numbers."""
-    first, end, limit, _ = spans.T
+    first, end, limit, _ = extents.T
     runs_block = batch.structure.runs_blocks and not is_wide
     if batch.options.batch_invariant:  # the same shape in all passes
         n_seen = batch.n_columns - 1
@@ -173,14 +173,14 @@ def _shape(batch: Batch, spans: Numbers, *, is_wide: bool) -> tuple[int, int]:
 
 
 def _sees(
-    batch: Batch, rows: Sequence[Row | None], run: Tensor, spans: Numbers, n_seen: int, *, is_wide: bool
+    batch: Batch, rows: Sequence[Row | None], run: Tensor, extents: Numbers, n_seen: int, *, is_wide: bool
 ) -> Tensor | None:
     """Which of `n_seen` columns the columns `run` [P, W] see, [P, 1, K] or [P, W, K] bool; None if all see all.
 
     The columns of a block alone see the same ones, those below a limit.
     """
     structure, attention, device = batch.structure, batch.structure.attention, batch.device
-    limits, sees_by_block = spans[:, 2], structure.is_causal and (is_wide or not structure.runs_blocks)
+    limits, sees_by_block = extents[:, 2], structure.is_causal and (is_wide or not structure.runs_blocks)
     is_ragged = bool((limits != n_seen).any()) or attention.causal_context or batch.options.batch_invariant
     if not (is_ragged or sees_by_block or (structure.is_causal and batch.on_gpu)):
         return None
@@ -189,7 +189,7 @@ def _sees(
     if attention.causal_context:
         # Only the block that is denoised sees its later tokens.
         fills = [row is not None and row.stage is Stage.FILL for row in rows]
-        starts = as_tensor(np.where(fills, spans[:, 3], batch.n_columns), device)[:, None]
+        starts = as_tensor(np.where(fills, extents[:, 3], batch.n_columns), device)[:, None]
         return (keys <= run[:, :, None]) | ((run >= starts)[:, :, None] & sees)
     if sees_by_block:
         lengths = [0 if row is None else row.canvas.prompt_length for row in rows]

@@ -116,8 +116,8 @@ class GenerationJob:
         count = int(wanted) // context.world_size + (context.rank < int(wanted) % context.world_size)
         drawn = in_drawn_order([(task_of(one.instance), one.canvas.seed) for one in candidates], "cache_audit")
         for of_task in drawn.values():
-            for n, (drawn_place, index) in enumerate(of_task):
-                candidates[index].is_audited = drawn_place < wanted if wanted <= 1 else n < count
+            for n, (number, index) in enumerate(of_task):
+                candidates[index].is_audited = number < wanted if wanted <= 1 else n < count
 
     def _groups(self) -> list[list[Generation]]:
         """Returns groups of unanswered requests that may share a batch.

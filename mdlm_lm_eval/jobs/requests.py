@@ -116,7 +116,7 @@ def without_padding_copies(requests: Sequence[Instance], world_size: int) -> tup
 
 
 def in_drawn_order(requests: Iterable[tuple[str, int]], label: str) -> dict[str, list[tuple[float, int]]]:
-    """Puts the requests (task, seed) of each task into a random order, as (place in [0, 1), index in `requests`).
+    """Puts the requests (task, seed) of each task into a random order, as (number in [0, 1), index in `requests`).
 
     The order depends on the seeds and on `label`, and not on batches or on the order in which requests come.
     """

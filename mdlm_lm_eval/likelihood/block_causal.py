@@ -15,7 +15,7 @@ from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.likelihood.scored_passes import Scoring, merged, take
 from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, ContextRow, FinishedBlocks, Position, Span
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
-from mdlm_lm_eval.model.prefix_store import Place, place_of
+from mdlm_lm_eval.model.prefix_store import SortKey, sort_key_of
 
 # The most tokens of spans in a row and pass, and of continuations in a row: attention masks grow with their square.
 _SPAN_TOKENS = 2048
@@ -131,9 +131,9 @@ def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> lis
 def _context_rows(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> Iterator[ContextRow]:
     """Rows of requests with the same context; rows with the same prefix are together, and the longest come first."""
 
-    def context(index: int) -> tuple[Place, list[int]]:
+    def context(index: int) -> tuple[SortKey, list[int]]:
         request = requests[index]
-        return place_of(request.prefix, len(request.context_ids)), request.context_ids
+        return sort_key_of(request.prefix, len(request.context_ids)), request.context_ids
 
     for _, same_context in itertools.groupby(sorted(range(len(requests)), key=context), key=context):
         indices = list(same_context)

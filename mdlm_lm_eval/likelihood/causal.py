@@ -11,7 +11,7 @@ from mdlm_lm_eval.likelihood.scored_passes import Likelihood, Term
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
-from mdlm_lm_eval.model.prefix_store import begin_rows, place_of
+from mdlm_lm_eval.model.prefix_store import begin_rows, sort_key_of
 
 
 def score_causally(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], batch_size: int) -> list[Likelihood]:
@@ -20,7 +20,7 @@ def score_causally(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], ba
     The mask is a token like any other here. Raises NonFiniteLogitsError.
     """
     texts = [request.context_ids + request.continuation_ids for request in requests]
-    longest_first = sorted(range(len(texts)), key=lambda n: place_of(requests[n].prefix, len(texts[n])))
+    longest_first = sorted(range(len(texts)), key=lambda n: sort_key_of(requests[n].prefix, len(texts[n])))
     scores: dict[int, Likelihood] = {}
     for batch in chunks(longest_first, batch_size):
         prefixes = [requests[index].prefix for index in batch]

@@ -65,8 +65,8 @@ def log_likelihood(
     order = sorted(range(len(shared)), key=lambda n: longest_first(shared[n]))
     try:
         scores = score(denoiser, [shared[n] for n in order], options, batch_size=batch_size, max_length=max_length)
-    except NonFiniteLogitsError as at_place:
-        raise NonFiniteLogitsError(order[at_place.index]) from at_place
+    except NonFiniteLogitsError as failure:
+        raise NonFiniteLogitsError(order[failure.index]) from failure
     finally:
         store.clear()
     score_of = dict(zip(order, scores, strict=True))

@@ -170,13 +170,13 @@ def _proposed(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """For masks (row of the logits, position): the proposed tokens, confidences and priorities, and which are sure."""
     options = scoring.rule
-    at, positions = to_device(torch.tensor(masks), logits.device).unbind(1)
+    rows, positions = to_device(torch.tensor(masks), logits.device).unbind(1)
     if options.likelihood != "confidence":
         logits[:, scoring.denoiser.mask_token_id] = -torch.inf
-    read = logits if [row for row, _ in masks] == list(range(len(logits))) else logits[at]
-    places = WhereMasked(positions, random_numbers=torch.zeros(len(masks), device=logits.device))
+    read = logits if [row for row, _ in masks] == list(range(len(logits))) else logits[rows]
+    where = WhereMasked(positions, random_numbers=torch.zeros(len(masks), device=logits.device))
     unmasking = DecodingOptions(unmasking=options.unmasking)
-    proposals = Proposer(unmasking, fused=bool(scoring.denoiser.fused)).propose(read, places)
+    proposals = Proposer(unmasking, fused=bool(scoring.denoiser.fused)).propose(read, where)
     sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict)
     return proposals.tokens, proposals.confidence, proposals.priority, sure
 

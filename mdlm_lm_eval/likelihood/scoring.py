@@ -23,7 +23,7 @@ from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, c
 from mdlm_lm_eval.likelihood.scored_passes import Likelihood, LikelihoodCanvas, Scoring, Term, merged, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, place_of, shared_prefixes
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes, sort_key_of
 from mdlm_lm_eval.options import RANKINGS, LikelihoodOptions, OptionError
 
 # Requests that share a context share canvases. They are taken in groups of these sizes, so that not all canvases of a
@@ -156,7 +156,7 @@ def with_shared_contexts(
 
 def longest_first(request: LikelihoodRequest) -> tuple[Any, ...]:
     """A sort key: the longest requests first, and those with the same prefix and context together."""
-    return place_of(request.prefix, len(request.context_ids)), request.context_ids, -len(request.continuation_ids)
+    return sort_key_of(request.prefix, len(request.context_ids)), request.context_ids, -len(request.continuation_ids)
 
 
 def check_likelihood(denoiser: Denoiser, options: LikelihoodOptions, *, of_text: bool) -> None:

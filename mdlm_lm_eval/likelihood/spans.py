@@ -128,7 +128,7 @@ class FinishedBlocks:
         ]
         keys = to_device(torch.tensor(table), self.denoiser.device)  # [R, T + W, 6]
         queries = keys[:, first:]
-        at = torch.tensor(rows) * queries.shape[1] + torch.tensor(outputs) + (self.length - first)
+        flat = torch.tensor(rows) * queries.shape[1] + torch.tensor(outputs) + (self.length - first)
         sees, n_seen = _sees(queries, keys), self.n_before + keys.shape[1]
         if self.n_before:
             is_shared = torch.arange(self.n_before, device=keys.device) < self.shared  # [R, 1, P]
@@ -138,7 +138,7 @@ class FinishedBlocks:
             queries[..., 0],
             columns_run,
             sees,
-            to_device(at, keys.device),
+            to_device(flat, keys.device),
             position_ids=queries[..., 1],
             cache=self.cache,
             n_seen=n_seen,

@@ -104,9 +104,9 @@ class CanvasCache(Cache):
             keys, values = its.keys[of], its.values[of]
             if not layer.is_initialized:
                 layer.lazy_initialization(keys, values)
-            at = rows.to(keys.device)
-            layer.keys[at, :, : its.width] = keys
-            layer.values[at, :, : its.width] = values
+            into = rows.to(keys.device)
+            layer.keys[into, :, : its.width] = keys
+            layer.values[into, :, : its.width] = values
 
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""

@@ -23,7 +23,7 @@ LEAST_SAVED = 64
 # Longer prefixes are run in parts of about this many tokens, as the attention mask has a row for each token.
 MOST_RUN = 2048
 
-Place = tuple[tuple[int, int, int], ...]
+SortKey = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +31,12 @@ class Prefix:
     """The tokens with which several rows begin.
 
     parent: the next shorter shared prefix; None if there is none.
-    place: a key that sorts rows, see `place_of`.
+    sort_key: a key that sorts rows, see `sort_key_of`.
     """
 
     token_ids: tuple[int, ...]
     parent: "Prefix | None"
-    place: Place
+    sort_key: SortKey
     store: "PrefixStore"
 
     def __len__(self) -> int:
@@ -50,9 +50,9 @@ class Prefix:
         return found[::-1]
 
 
-def place_of(prefix: Prefix | None, length: int) -> Place:
+def sort_key_of(prefix: Prefix | None, length: int) -> SortKey:
     """A key that sorts rows by `length`, in tokens or slots: common prefixes follow each other, the longest first."""
-    return (*(prefix.place if prefix else ()), (0, -length, 0))
+    return (*(prefix.sort_key if prefix else ()), (0, -length, 0))
 
 
 def shared_prefixes(
@@ -82,8 +82,8 @@ def shared_prefixes(
         n_saved = (n_whole + len(parts) - 1) * (length - (len(parent) if parent else 0))
         if length and n_saved >= max(1, least):
             longest = max(len(rows[n]) for n in members)
-            place = (*(parent.place if parent else ()), (1, -longest, next(number)))
-            parent = Prefix(first[:length], parent, place, store)
+            sort_key = (*(parent.sort_key if parent else ()), (1, -longest, next(number)))
+            parent = Prefix(first[:length], parent, sort_key, store)
         for n in members[:n_whole]:
             found[n] = parent
         for part in parts:
@@ -141,8 +141,8 @@ class PrefixStore:
                 self._held[each] = self._run(each)
         self._n_copied += self.n_rows * len(rows) * len(prefix)
         for n in range(self.n_rows):
-            at = torch.tensor([row + n * cache.n_rows // self.n_rows for row in rows])
-            cache.take(to_device(at, self.denoiser.device), self._held[prefix], slice(n, n + 1))
+            into = torch.tensor([row + n * cache.n_rows // self.n_rows for row in rows])
+            cache.take(to_device(into, self.denoiser.device), self._held[prefix], slice(n, n + 1))
 
     @torch.no_grad()
     def _run(self, prefix: Prefix) -> CanvasCache:

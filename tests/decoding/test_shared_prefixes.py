@@ -24,7 +24,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import compiled, devices, prefix_store
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.prefix_store import MOST_RUN, PrefixStore, most_held, place_of, shared_prefixes
+from mdlm_lm_eval.model.prefix_store import MOST_RUN, PrefixStore, most_held, shared_prefixes, sort_key_of
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.provenance import fingerprint
 from mdlm_lm_eval.record import RunRecord
@@ -89,7 +89,7 @@ def decoded(denoiser: Denoiser, canvases: list[Canvas], options: DecodingOptions
 
 def in_order(canvases: list[Canvas]) -> list[int]:
     """As jobs run them."""
-    return sorted(range(len(canvases)), key=lambda n: place_of(canvases[n].prefix, len(canvases[n].token_ids)))
+    return sorted(range(len(canvases)), key=lambda n: sort_key_of(canvases[n].prefix, len(canvases[n].token_ids)))
 
 
 # Which prefixes
@@ -127,7 +127,7 @@ def test_a_trie_by_brute_force_runs_as_many_tokens(step: int) -> None:
                 assert prefix is None or row[: len(prefix)] == prefix.token_ids
                 assert prefix is None or (len(row) - len(prefix)) % step == 0
             # In their order, rows of a prefix follow each other, and so do those of what it begins with.
-            order = sorted(range(len(rows)), key=lambda n: place_of(prefixes[n], len(rows[n])))
+            order = sorted(range(len(rows)), key=lambda n: sort_key_of(prefixes[n], len(rows[n])))
             for node in nodes_of(prefixes):
                 below = [prefixes[n] is not None and node in prefixes[n].path() for n in order]
                 assert "".join("01"[each] for each in below).strip("0").count("0") == 0

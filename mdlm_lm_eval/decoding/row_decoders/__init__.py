@@ -85,11 +85,11 @@ class PassByPass(ABC):
     def step(self, rows: list[int]) -> None:
         """Runs the next passes over these rows."""
 
-    def note(self, row: int, at: int, events: Sequence[Event]) -> None:
-        """With a trace, keeps the events of a row's last pass, on the part of its canvas that begins at column `at`."""
+    def note(self, row: int, first: int, events: Sequence[Event]) -> None:
+        """With a trace, keeps the events of a row's last pass, on its canvas from column `first` on."""
         step, length = self.costs[row].forward_passes, len(self.canvases[row].token_ids)
         if self.options.trace:
-            moved = [event._replace(step=step, position=at + event.position) for event in events]
+            moved = [event._replace(step=step, position=first + event.position) for event in events]
             self.events[row] += [event for event in moved if event.position < length or event.old is None]
 
     def run(

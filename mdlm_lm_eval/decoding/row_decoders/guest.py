@@ -87,8 +87,8 @@ def _said(error: Exception, file: Path | None) -> str:
     """An error in words, with the last line of the guest's folder in its traceback."""
     if isinstance(error, ValueError) and str(error).startswith("returned "):
         return str(error)
-    places = [Path(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(error.__traceback__)]
-    own = [place for place in places if file is not None and place.is_relative_to(file.parent)]
+    lines = [Path(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [line for line in lines if file is not None and line.is_relative_to(file.parent)]
     where = f" at {own[-1].parent.name}:{own[-1].name}" if own else ""
     return f"raised {type(error).__name__}{where}: {error}"
 

@@ -123,9 +123,9 @@ class Insertions(PassByPass):
             changed = [i for i in range(len(before)) if written[i] != before[i]]
             if not changed or tuple(written) not in block.seen:
                 break
-            place = random.choice(changed)
-            logits[place, written[place]] = -float("inf")
-            written[place] = int(logits[place].argmax())
+            index = random.choice(changed)
+            logits[index, written[index]] = -float("inf")
+            written[index] = int(logits[index].argmax())
         block.seen.add(tuple(written))
         block.step += 1
         self._rebuild(block, before, written, confidence)
@@ -152,7 +152,7 @@ class Insertions(PassByPass):
         self, block: EditedBlock, before: Sequence[int], written: Sequence[int], confidence: Sequence[float]
     ) -> None:
         """Carries out DELETE and SPLIT in the tokens as written, and cuts or fills the block on the right."""
-        # Each with the place n that it had before; a new mask in front of place n has -1 - n.
+        # Each with its index n before; a new mask in front of index n has -1 - n.
         new: list[tuple[int, bool, bool, int]] = []
         for i, token in enumerate(written):
             flags = (block.is_prompt[i], block.is_original[i])
@@ -161,10 +161,10 @@ class Insertions(PassByPass):
             elif token == self.split:
                 new += [(self.mask, False, False, -1 - i), (before[i], *flags, i)]
         new = (new + [(self.mask, False, False, -1 - len(before))] * len(written))[: len(written)]
-        block.tokens, block.is_prompt, block.is_original, places = (list(values) for values in zip(*new, strict=True))
-        kept = dict(zip(places, block.tokens, strict=True))
+        block.tokens, block.is_prompt, block.is_original, origins = (list(values) for values in zip(*new, strict=True))
+        kept = dict(zip(origins, block.tokens, strict=True))
         sure = [*confidence, 0.0]
-        block.events = [Event(0, -1 - place, None, self.mask, sure[-1 - place]) for place in places if place < 0]
+        block.events = [Event(0, -1 - n, None, self.mask, sure[-1 - n]) for n in origins if n < 0]
         pairs = enumerate(before)
         block.events += [Event(0, i, old, kept.get(i), sure[i]) for i, old in pairs if kept.get(i) != old]
 

@@ -43,11 +43,11 @@ class Speculation(PassByPass):
         blocks = self._draft(rows).tolist()
         logits = self.run(rows, blocks, [self.starts[row] for row in rows], lambda columns: columns)
         mask, sure = self.denoiser.mask_token_id, self._confidence(logits)
-        for place, (row, block, written) in enumerate(zip(rows, blocks, logits.argmax(-1).tolist(), strict=True)):
+        for number, (row, block, written) in enumerate(zip(rows, blocks, logits.argmax(-1).tolist(), strict=True)):
             n = next((n for n in range(len(block) - 1) if written[n] != block[n + 1]), len(block) - 1)
             self.answers[row] += written[: n + 1]
             after = [*written[: n + 1], *[mask] * (len(block) - n - 1)]
-            self.note(row, self.starts[row] + 1, changes([*block[1:], mask], after, sure[place]))
+            self.note(row, self.starts[row] + 1, changes([*block[1:], mask], after, sure[number]))
             self.starts[row] += n + 1
 
     def _confidence(self, logits: "Tensor") -> list[list[float]]:

@@ -74,22 +74,16 @@ def known_around(answer: WholeAnswer, sigma: float) -> "Tensor":
     For an answer of length L, L places on its left count as known, and if its last token is known, L places on its
     right. Shares are computed from the first column with a slot to the last, as they are needed at slots alone.
     """
-    from torch.nn.functional import pad
-
-    columns = (answer.slots >= 0).any(0).nonzero().squeeze(1).tolist()
-    first, stop = columns[0], columns[-1] + 1
-    within = WholeAnswer(*(each[:, first:stop] for each in answer))
-    return pad(_known_around(within, sigma), (first, answer.slots.shape[1] - stop))
-
-
-def _known_around(answer: WholeAnswer, sigma: float) -> "Tensor":
     import torch
+    from torch.nn.functional import pad
 
     from mdlm_lm_eval.model.devices import iota
 
-    n, device = answer.slots.shape[1], answer.slots.device
+    columns = (answer.slots >= 0).any(0).nonzero().squeeze(1).tolist()
+    begin, stop = columns[0], columns[-1] + 1
+    is_slot, is_mask = answer.slots[:, begin:stop] >= 0, answer.masks[:, begin:stop]
+    n, device = stop - begin, answer.slots.device
     place = iota(n, device)
-    is_slot = answer.slots >= 0
     first = place.where(is_slot, n).amin(1, keepdim=True)  # [R, 1]
     last = place.where(is_slot, 0).amax(1, keepdim=True)
     length = last - first + 1
@@ -98,12 +92,13 @@ def _known_around(answer: WholeAnswer, sigma: float) -> "Tensor":
     def between(nearest: "Tensor", farthest: "Tensor") -> "Tensor":
         return sums[farthest.clamp(min=0)] - sums[nearest.clamp(min=0)]
 
-    known = ((place >= first) & (place <= last) & ~answer.masks).double()
+    known = ((place >= first) & (place <= last) & ~is_mask).double()
     inside = known @ weights
     left = between(place - first, place - first + length)
     right = between(last - place, last - place + length) * known.gather(1, last)
     every = 1 + sums[3 * length - 1] + sums[3 * length]
-    return ((inside + left + right) / every).to(torch.float32)
+    shares = ((inside + left + right) / every).to(torch.float32)
+    return pad(shares, (begin, answer.slots.shape[1] - stop))
 
 
 @functools.lru_cache(maxsize=16)

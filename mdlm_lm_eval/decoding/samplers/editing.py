@@ -42,10 +42,6 @@ class Editing(Schedule):
         """Passes after the last mask, LLaDA2.1's 16 by default."""
         return _POST_STEPS if self.max_post_steps is None else self.max_post_steps
 
-    def path_is_known(self, options: DecodingOptions) -> bool:
-        """False, as edits end when they change nothing."""
-        return False
-
     def choose(self, view: View, options: DecodingOptions) -> Choice:
         """Fills masks as without edits, and changes filled tokens by their proposals' confidence."""
         assert self.editing_threshold is not None

@@ -17,12 +17,12 @@ class _Blocks(NamedTuple):
     """The blocks of a pass, [R, C + 1], beginning with the first one that holds masks; the last place is no block's.
 
     first: [R, 1], the number of the first block.
-    at: [R, C], each place's block, counted from the first.
+    block_of: [R, C], each place's block, counted from the first.
     filled: [R, C + 1], the share of each block that is filled; 1 if there is no such block.
     """
 
     first: "Tensor"
-    at: "Tensor"
+    block_of: "Tensor"
     filled: "Tensor"
 
     @classmethod
@@ -30,24 +30,25 @@ class _Blocks(NamedTuple):
         """The blocks with these `numbers` [R, C] at the places, negative for no block, and these `masks` [R, C]."""
         n = numbers.shape[1]
         first = numbers.where(masks, numbers.amax(1, keepdim=True)).amin(1, keepdim=True)
-        at = (numbers - first).masked_fill(numbers < first, n)
-        none = at.new_zeros(len(at), n + 1)
-        left, size = none.scatter_add(1, at, masks.long()), none.scatter_add(1, at, (at < n).long())
-        return cls(first, at, ((size - left).double() / size).nan_to_num(1.0))
+        block_of = (numbers - first).masked_fill(numbers < first, n)
+        none = block_of.new_zeros(len(block_of), n + 1)
+        left = none.scatter_add(1, block_of, masks.long())
+        size = none.scatter_add(1, block_of, (block_of < n).long())
+        return cls(first, block_of, ((size - left).double() / size).nan_to_num(1.0))
 
     def best(self, among: "Tensor", priority: "Tensor") -> "Tensor":
         """The place `among` [R, C] with the highest priority in each block; of equals the leftmost."""
-        at = self.at.where(among, priority.shape[1])
+        block_of = self.block_of.where(among, priority.shape[1])
         order = priority.argsort(dim=1, descending=True, stable=True)
-        order = order.gather(1, at.gather(1, order).argsort(dim=1, stable=True))  # by block
-        block = at.gather(1, order)
+        order = order.gather(1, block_of.gather(1, order).argsort(dim=1, stable=True))  # by block
+        block = block_of.gather(1, order)
         is_first = block != block.roll(1, 1)
         is_first[:, 0] = True
         return is_first.new_empty(is_first.shape).scatter_(1, order, is_first) & among
 
     def have(self, places: "Tensor") -> "Tensor":
         """Whether each block [R, C + 1] holds any of these places [R, C]."""
-        return self.filled.new_zeros(self.filled.shape).scatter_add(1, self.at, places.double()) > 0
+        return self.filled.new_zeros(self.filled.shape).scatter_add(1, self.block_of, places.double()) > 0
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,9 @@ class MultiBlock(Sampler):
         priority = view.priority.where(among, -float("inf"))
         if self.surest_anywhere:
             fill = fill.scatter(1, priority.argmax(1, keepdim=True), True) & among
-        fill = fill | blocks.best(among, priority) & (self._active(blocks) & ~blocks.have(fill)).gather(1, blocks.at)
+        fill = fill | blocks.best(among, priority) & (self._active(blocks) & ~blocks.have(fill)).gather(
+            1, blocks.block_of
+        )
         return self._ended(view, Choice(fill=fill, state={**view.state, "n_open": n_open}), among)
 
     def _opened(self, view: View, blocks: _Blocks) -> "Tensor":

@@ -31,10 +31,6 @@ class Schedule(Sampler):
         schedule = "linear" if options.is_parallel and options.schedule == "dream" else options.schedule
         return [Step(count) for count in unmask_counts(n_masks, steps, schedule) if count]
 
-    def path_is_known(self, options: DecodingOptions) -> bool:
-        """Whether the schedule decides: without a parallel rule."""
-        return not options.is_parallel
-
     def choose(self, view: View, options: DecodingOptions) -> Choice:
         """Fills masks by priority and by the options' parallel rule."""
         from mdlm_lm_eval.decoding.selection import select
