@@ -54,12 +54,7 @@ def load_model(
         if from_pretrained_kwargs.get("tp_plan") is not None:
             # transformers would divide this weight among processes before it is split into several weights.
             raise OptionError(f"tp_plan does not work with the family {family.name}; use device_map=auto")
-        # transformers finds conversions by the name of the model's class. A subclass with a name of its own keeps them
-        # from other checkpoints of transformers' class, and from `save_pretrained`. The subclass needs the module of
-        # its base, where transformers looks for fast implementations of experts.
-        native = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-        loader = type(f"{native.__name__}_{family.name}", (native,), {"__module__": native.__module__})
-        register_checkpoint_conversion_mapping(loader.__name__, conversions, overwrite=True)
+        loader = _converting_class(config, family.name, conversions)
     refuse_files_outside(pretrained, subfolder)
     with refused_pickles(f"pretrained={pretrained}"):
         model, info = loader.from_pretrained(
@@ -91,6 +86,19 @@ def load_model(
                 module.is_causal = False
     family.adapt(model)
     return model.eval()
+
+
+def _converting_class(config: PretrainedConfig, family: str, conversions: list[Any]) -> type[PreTrainedModel]:
+    """A subclass of transformers' class whose weights are converted while they are loaded.
+
+    transformers finds conversions by the name of the model's class. A subclass with a name of its own keeps them from
+    other checkpoints of transformers' class, and from `save_pretrained`. It needs the module of its base, where
+    transformers looks for fast implementations of experts.
+    """
+    native = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    loader: type[PreTrainedModel] = type(f"{native.__name__}_{family}", (native,), {"__module__": native.__module__})
+    register_checkpoint_conversion_mapping(loader.__name__, conversions, overwrite=True)
+    return loader
 
 
 def load_network(

@@ -105,31 +105,38 @@ def blocks_of(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
         blocks = _causal_blocks(canvas, structure)
         # A block without slots needs no pass if it is neither remembered nor predicts the next token.
         return tuple(block for block in blocks if block.slots or structure.stores)
-    if structure.cache.remembers:
-        return _renewed_blocks(canvas, structure.way, shift=structure.shift)
-    return _whole_blocks(canvas, structure.way)
+    return _blocks_of_slots(canvas, structure)
 
 
-def _whole_blocks(canvas: Canvas, way: Way) -> tuple[Block, ...]:
-    """The semi-autoregressive blocks of a canvas that every pass runs whole.
+def _blocks_of_slots(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
+    """The semi-autoregressive blocks of a model with full attention.
 
-    With `early_exit`, blocks whose tokens are not returned are left out if later blocks never change earlier ones.
+    Without a cache, every pass runs the canvas whole. Then, with `early_exit`, blocks whose tokens are not returned are
+    left out if later blocks never change earlier ones. With a cache and a shifted model, a block's first pass fills its
+    first mask and no other, as in Fast-dLLM's sampler for Dream; the schedule's other steps fill the rest.
     """
     blocks = []
     start = 0
-    options, sampler = way.options, way.sampler
-    leaves_out = way.exits_early and not sampler.needs(options).later_blocks
+    options, sampler, is_whole = structure.options, structure.sampler, structure.is_whole
+    leaves_out = is_whole and structure.way.exits_early
     for length, n_steps in zip(canvas.block_lengths, canvas.block_steps, strict=True):
-        slots = canvas.slots[start : start + length]
-        if leaves_out and start >= canvas.n_returned:
+        if leaves_out and start >= canvas.n_returned and not structure.runs_later:
             break
-        steps = tuple(sampler.plan(length, n_steps, options))
+        slots = canvas.slots[start : start + length]
+        after_one = structure.shift and not is_whole and length > 1
+        if after_one and n_steps == 1:
+            raise OptionError(
+                f"cache={options.cache} with one step a block of {length} tokens does not work with a model whose "
+                "logits are shifted: the first step fills one token; take more steps"
+            )
+        steps = tuple(sampler.plan(length, n_steps, options, after_one=after_one))
+        first = 0 if is_whole else slots[0]
+        stop = len(canvas.token_ids) if is_whole and not options.append_blocks else slots[-1] + 1
         is_one_pass = len(steps) == 1 and steps[0].fill >= length and sampler.settled == "at once"
-        if is_one_pass and not options.is_parallel and way.exits_early and options.max_thinking_tokens is None:
+        if leaves_out and is_one_pass and not options.is_parallel and options.max_thinking_tokens is None:
             # It fills them all: masks that are not returned need no prediction, except for an end of thinking.
             slots = slots[: canvas.n_returned - start]
-        stop = canvas.slots[start + length - 1] + 1 if options.append_blocks else len(canvas.token_ids)
-        blocks.append(Block(0, stop, stop, slots, steps))
+        blocks.append(Block(first, stop, stop, slots, steps))
         start += length
     return tuple(blocks)
 
@@ -180,26 +187,3 @@ def _causal_steps(n_masks: int, n_steps: int, block_length: int, way: Way) -> tu
             steps.append(step._replace(fill=fill))
         left += step.back - fill
     return tuple(steps)
-
-
-def _renewed_blocks(canvas: Canvas, way: Way, *, shift: bool) -> tuple[Block, ...]:
-    """The semi-autoregressive blocks of a model with full attention and a cache.
-
-    With a shifted model, a block's first pass fills its first mask and no other, as in Fast-dLLM's sampler for Dream;
-    the schedule's other steps fill the rest.
-    """
-    blocks = []
-    start = 0
-    for length, n_steps in zip(canvas.block_lengths, canvas.block_steps, strict=True):
-        slots = canvas.slots[start : start + length]
-        start += length
-        after_one = shift and length > 1
-        if after_one and n_steps == 1:
-            raise OptionError(
-                f"cache={way.options.cache} with one step a block of {length} tokens does not work with a model whose "
-                "logits are shifted: the first step fills one token; take more steps"
-            )
-        steps = way.sampler.plan(length, n_steps, way.options, after_one=after_one)
-        stop = slots[-1] + 1
-        blocks.append(Block(slots[0], stop, stop, slots, tuple(steps)))
-    return tuple(blocks)

@@ -145,13 +145,8 @@ class Proposer:
             logits.select(1, banned_id).fill_(-torch.inf)
         drawn_from = _drawn_from(logits, options)  # [n, V]
         uniform, last_ids = where.uniform if is_drawn else None, self.end_ids if options.eos_last else ()
-        others: Tensor | None = None
-        if self.fused and not (is_drawn or is_filtered or last_ids):
-            from mdlm_lm_eval.model.kernels import surest  # needs Triton
-
-            tokens, others = surest(logits)
-        else:
-            tokens = _likeliest(logits) if uniform is None else _sample(drawn_from, uniform)
+        is_fused = self.fused and not (is_drawn or is_filtered or last_ids)
+        tokens, others = _likeliest(logits, is_fused) if uniform is None else (_sample(drawn_from, uniform), None)
         if last_ids:
             logits = logits.clone()
             for end_id in last_ids:
@@ -176,11 +171,18 @@ def slices_of(n: int, logits: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, max(1, n), size)]
 
 
-def _likeliest(logits: Tensor) -> Tensor:
-    """The token with the largest logit in each row [n], the first of equals."""
+def _likeliest(logits: Tensor, is_fused: bool) -> tuple[Tensor, Tensor | None]:
+    """The token with the largest logit in each row [n], the first of equals.
+
+    With `is_fused` also (1 - p) / p [n] of its probability p.
+    """
+    if is_fused:
+        from mdlm_lm_eval.model.kernels import surest  # needs Triton
+
+        return surest(logits)
     if logits.device.type == "cpu":  # where numpy finds it ten times as fast as torch
-        return torch.from_numpy(logits.float().numpy().argmax(1))
-    return logits.argmax(-1)
+        return torch.from_numpy(logits.float().numpy().argmax(1)), None
+    return logits.argmax(-1), None
 
 
 def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:

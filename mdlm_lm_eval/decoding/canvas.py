@@ -13,6 +13,8 @@ from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mdlm_lm_eval.model.denoiser import Denoiser
     from mdlm_lm_eval.model.prefix_store import Prefix
 
@@ -96,6 +98,7 @@ class Work:
     """The resolved arguments of `completions_of`.
 
     banned_ids: tokens that are never written. is_decided: None without `early_exit`.
+    token_frequencies: on the device; row decoders have none.
     """
 
     denoiser: "Denoiser"
@@ -106,6 +109,9 @@ class Work:
     is_decided: Callable[[list[int]], bool] | None
     advance: Callable[[int], object]
     batch_size: int
+    end_think_ids: Sequence[int] = ()
+    token_frequencies: "Tensor | None" = None
+    label_ids: Sequence[int] = ()
 
     @property
     def options(self) -> DecodingOptions:

@@ -64,17 +64,21 @@ def completions_of(
         is_decided=is_decided if options.early_exit else None,
         advance=advance,
         batch_size=batch_size or max(1, len(canvases)),
+        end_think_ids=end_think_ids,
+        label_ids=label_ids,
     )
     if (row_decoder := row_decoder_for(denoiser, options)) is not None:
         yield from row_decoder.decode(work)
         return
     _check_model(denoiser, way, end_think_ids)
-    frequencies = _frequencies(denoiser, options, token_frequencies)
+    if token_frequencies is None and options.token_frequencies is not None:
+        (token_frequencies,) = load_file(options.token_frequencies).values()
+    if token_frequencies is not None:
+        token_frequencies = to_device(token_frequencies, denoiser.device)
     for indices in _together(canvases, options):
-        own = replace(work, canvases=[canvases[n] for n in indices])
-        engine = Engine(own, end_think_ids=end_think_ids, token_frequencies=frequencies, label_ids=label_ids)
+        own = replace(work, canvases=[canvases[n] for n in indices], token_frequencies=token_frequencies)
         try:
-            for index, completion in engine.completions():
+            for index, completion in Engine(own).completions():
                 yield indices[index], completion
         except NonFiniteLogitsError as error:
             raise NonFiniteLogitsError(indices[error.index]) from error
@@ -87,13 +91,6 @@ def _together(canvases: Sequence[Canvas], options: DecodingOptions) -> list[list
         shape = (up_to_positions(len(canvas.token_ids)), canvas.block_lengths) if options.batch_invariant else None
         of_shapes.setdefault(shape, []).append(index)
     return [*of_shapes.values()]
-
-
-def _frequencies(denoiser: Denoiser, options: DecodingOptions, given: Tensor | None) -> Tensor | None:
-    """The token frequencies [V] on the device: those given, or those of the option's file."""
-    if given is None and options.token_frequencies is not None:
-        (given,) = load_file(options.token_frequencies).values()
-    return None if given is None else to_device(given, denoiser.device)
 
 
 def _check_model(denoiser: Denoiser, way: Way, end_think_ids: Sequence[int]) -> None:

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.canvas import Completion, FirstToken, Work
@@ -54,25 +53,18 @@ class NoProgressError(RuntimeError):
 class Engine:
     """Rows in lanes, and the passes over them."""
 
-    def __init__(
-        self,
-        work: Work,
-        *,
-        end_think_ids: Sequence[int] = (),
-        token_frequencies: Tensor | None = None,
-        label_ids: Sequence[int] = (),
-    ) -> None:
-        self.work, self.options, self.has_labels = work, work.options, bool(label_ids)
+    def __init__(self, work: Work) -> None:
+        self.work, self.options = work, work.options
         self.batch = batch = Batch(work)
         n_lanes = min(work.batch_size, bucket(len(batch.canvases), batch.device))
         self.lanes, self.state = Lanes(batch, n_lanes), SamplerState(batch, n_lanes)
         self.budget: ThinkingBudget | None = None
         if self.options.max_thinking_tokens is not None:
-            self.budget = ThinkingBudget(batch, self.options.max_thinking_tokens, end_think_ids[0])
+            self.budget = ThinkingBudget(batch, self.options.max_thinking_tokens, work.end_think_ids[0])
         logits = Hindsight(batch) if batch.structure.needs.hindsight else PlaceLogits(batch)
-        readers = _readers(batch, n_lanes, logits, end_think_ids, label_ids)
+        readers = _readers(batch, n_lanes, logits)
         fixed = None if self.budget is None else self.budget.token_id
-        self.passes = Passes(batch, logits, readers, self.state, token_frequencies, fixed)
+        self.passes = Passes(batch, logits, readers, self.state, fixed)
         self.queue = Queue(batch, self.lanes, [self.state, *readers], self._begin_rows, self._run_prompts)
         self.window: Window | None = None
 
@@ -198,28 +190,25 @@ class Engine:
         n = next((n for n, token in enumerate(answer, start=1) if token in self.batch.end_ids), len(answer))
         if self.batch.shares_prefixes and row.canvas.prefix is not None:
             row.cost.shared = len(row.canvas.prefix) * (2 if self.batch.is_guided else 1)
-        first = row.first or FirstToken(0, 0, 0.0)
         return Completion(
             token_ids=answer[:n],
             cost=row.cost,
             n_written=sum(token != mask for token in row.answer[: row.canvas.n_returned]),
             events=tuple(sorted(row.events, key=lambda event: (event.step, event.position))),
-            first=first if self.has_labels else None,
+            first=(row.first or FirstToken(0, 0, 0.0)) if self.work.label_ids else None,
         )
 
 
-def _readers(
-    batch: Batch, n_lanes: int, logits: PlaceLogits, end_think_ids: Sequence[int], label_ids: Sequence[int]
-) -> list[Reader]:
+def _readers(batch: Batch, n_lanes: int, logits: PlaceLogits) -> list[Reader]:
     """The readers of each pass, in the order in which they see its logits."""
-    structure = batch.structure
+    structure, work = batch.structure, batch.work
     readers: list[Reader] = []
     if structure.predicts_next and not structure.fills_next:
         readers.append(NextToken(batch, n_lanes))
-    if label_ids:
-        readers.append(FirstSlot(batch, label_ids))
+    if work.label_ids:
+        readers.append(FirstSlot(batch, work.label_ids))
     if batch.options.end_think_boost:
-        readers.append(RaisedEndOfThinking(batch, end_think_ids))
+        readers.append(RaisedEndOfThinking(batch, work.end_think_ids))
     if structure.needs.history:
         readers.append(History(batch, n_lanes))
     if isinstance(logits, Hindsight):

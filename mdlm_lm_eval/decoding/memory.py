@@ -36,7 +36,12 @@ class RowSize:
         """Bytes of keys and values in all layers, and of the float32 distributions that are kept."""
         text, rows = config.get_text_config(), 2 if self.is_guided else 1
         tensors = (3 if self.is_ahead else 2) * self.is_cached
-        of_layers = rows * self.length * tensors * sum(map(_width_of_keys, text.per_layer_config)) * itemsize
+        n_numbers = 0  # per token in the keys of all layers
+        for layer in text.per_layer_config:
+            heads = layer.num_attention_heads
+            size = getattr(layer, "head_dim", None) or layer.hidden_size // heads
+            n_numbers += int((getattr(layer, "num_key_value_heads", None) or heads) * size)
+        of_layers = rows * self.length * tensors * n_numbers * itemsize
         return of_layers + self.n_kept * text.vocab_size * torch.float32.itemsize
 
     def total(self, config: PreTrainedConfig, itemsize: int) -> int:
@@ -55,13 +60,6 @@ class RowSize:
         activations = rows * (self.n_run or self.length) * (inner + 4 * text.hidden_size) * itemsize
         logits = rows**2 * self.n_logits * text.vocab_size * itemsize
         return int(max(activations, logits) + self.remembered(config, itemsize))
-
-
-def _width_of_keys(layer: PreTrainedConfig) -> int:
-    """Numbers per token in a layer's keys."""
-    heads = layer.num_attention_heads
-    size = getattr(layer, "head_dim", None) or layer.hidden_size // heads
-    return int((getattr(layer, "num_key_value_heads", None) or heads) * size)
 
 
 def rows_that_fit(row_bytes: int, free_bytes: int, *, most: int) -> int:

@@ -16,7 +16,7 @@ from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, uniform_numb
 from mdlm_lm_eval.decoding.lanes import Numbers, SamplerState
 from mdlm_lm_eval.decoding.readers import Asked, Reader
 from mdlm_lm_eval.decoding.rows import Row
-from mdlm_lm_eval.decoding.sampler import Choice, Step, View, WholeAnswer
+from mdlm_lm_eval.decoding.sampler import Step, View, WholeAnswer
 from mdlm_lm_eval.decoding.windows import Window, as_tensor
 from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import positions_of, to_device
@@ -24,7 +24,7 @@ from mdlm_lm_eval.registry import UNMASKING
 
 
 class Outcome(NamedTuple):
-    """A pass on the host: the tokens before and after it [P, C], and their probabilities, for a trace.
+    """A pass on the host: the tokens before and after it [P, C], and their probabilities, 0 if it did not propose them.
 
     state: the sampler's tensors after the pass, [P, ...] by name.
     """
@@ -86,7 +86,6 @@ class Passes:
         logits: PlaceLogits,
         readers: Sequence[Reader],
         state: SamplerState,
-        token_frequencies: Tensor | None,
         fixed: int | None,
     ) -> None:
         self.batch, self.logits, self.readers, self.state, self.fixed = batch, logits, readers, state, fixed
@@ -101,7 +100,7 @@ class Passes:
             options,
             batch.work.banned_ids,
             batch.end_ids,
-            token_frequencies,
+            batch.work.token_frequencies,
             needs_confidence=needs_confidence,
             needs_entropy=self.views_entropy,
             fused=bool(batch.denoiser.fused),
@@ -126,7 +125,9 @@ class Passes:
         after = choice.tokens_after(view, self.batch.mask_token_id).numpy()
         for reader in self.readers:
             reader.after(found, asked, choice.written)
-        return Outcome(asked.tokens, after, _of_written(confidence, view, choice, after), choice.state)
+        if choice.tokens is not None:  # the model proposed only some of them
+            confidence = confidence * (after == view.proposed.numpy())
+        return Outcome(asked.tokens, after, confidence, choice.state)
 
     def _asked(self, window: Window) -> Asked:
         """The places at which the model is asked."""
@@ -141,7 +142,10 @@ class Passes:
             wanted |= (window.blocks == window.numbers + 1) & (window.numbers >= 0)
         if self.fixed is not None:
             filled &= tokens != self.fixed
-        return Asked(window, tokens, masks, filled, np.flatnonzero(wanted))
+        indices = np.flatnonzero(wanted)
+        pass_row, offset = np.divmod(indices, tokens.shape[1])
+        lane, slot = window.lanes[pass_row, 0], window.slots.ravel()[indices]
+        return Asked(window, tokens, masks, filled, indices, pass_row, offset, lane, slot)
 
     def _fillable(self, window: Window, masks: Numbers) -> Numbers:
         """Masks [P, C] that the pass may fill: with small blocks, those of the first one that holds masks."""
@@ -230,11 +234,6 @@ class Passes:
             ends=is_slot & torch.isin(tokens, self.ends),
             would_end=torch.isin(proposed, self.ends),
         )
-
-
-def _of_written(confidence: Numbers, view: View, choice: Choice, after: Numbers) -> Numbers:
-    """The `confidence` [P, C] of the tokens after a pass: 0 where the model did not propose them."""
-    return confidence if choice.tokens is None else confidence * (after == view.proposed.numpy())
 
 
 def _on_host(values: Mapping[str, Tensor]) -> dict[str, Numbers]:

@@ -5,7 +5,6 @@ A pass does not know them. Those of thinking, of changes of distributions and of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,8 @@ class Asked:
     tokens: [P, C], those of the window before the pass.
     masks, filled: [P, C] bool, the masks that it may fill, and the filled tokens among its places.
     indices: [N], the places' numbers in the flattened window.
+    pass_row, offset: [N], the number of each one's row in the pass, and its number in this row.
+    lane, slot: [N], the lane that each is in, and its number among the slots of its row.
     """
 
     window: Window
@@ -33,30 +34,10 @@ class Asked:
     masks: Numbers
     filled: Numbers
     indices: Numbers
-
-    @cached_property
-    def pass_row(self) -> Numbers:
-        """[N], the number of the pass's row that each is in."""
-        found: Numbers = self.indices // self.tokens.shape[1]
-        return found
-
-    @cached_property
-    def offset(self) -> Numbers:
-        """[N], each one's number in its row."""
-        found: Numbers = self.indices % self.tokens.shape[1]
-        return found
-
-    @cached_property
-    def lane(self) -> Numbers:
-        """[N], the lane that each is in."""
-        found: Numbers = self.window.lanes[self.pass_row, 0]
-        return found
-
-    @cached_property
-    def slot(self) -> Numbers:
-        """[N], each one's number among the slots of its row."""
-        found: Numbers = self.window.slots.ravel()[self.indices]
-        return found
+    pass_row: Numbers
+    offset: Numbers
+    lane: Numbers
+    slot: Numbers
 
     def onto_window(self, values: Numbers) -> Numbers:
         """Values [N] at the places of the window [P, C], and zeros elsewhere."""

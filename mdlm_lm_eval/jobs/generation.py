@@ -15,7 +15,7 @@ from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.decode import completions_of
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.trace import filled
-from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, task_of
+from mdlm_lm_eval.jobs.requests import PreparedRequest, in_drawn_order, task_of
 from mdlm_lm_eval.jobs.shared import Context, measured, most_rows
 from mdlm_lm_eval.labels import Labels, LabelTokens
 from mdlm_lm_eval.model.devices import Meter
@@ -36,7 +36,7 @@ _BATCHES_PER_RUN = 64
 
 
 @dataclass(kw_only=True)
-class Generation(Job):
+class Generation(PreparedRequest):
     """One generation request, and its answer.
 
     labels: the labels of a single-token answer; None if they are not known.
@@ -201,11 +201,13 @@ class GenerationJob:
                         continue
                     one.string = answer.string
                     self.bar.update(one.canvas.steps - completion.cost.steps)  # the steps that early exit saved
-                    self._record(one, completion, answer, ending).caches.add(cache)
-                    self._record_first_token(one, completion, labels)
-                if not is_audit:
-                    context.record.forward_passes += n_passes
-                    self._save([one for one, _ in group])
+                    self._record(one, completion, answer, ending, labels).caches.add(cache)
+                if is_audit:
+                    continue
+                context.record.forward_passes += n_passes
+                if (saved := context.request_cache) is not None:
+                    answers = ((one.instance.args, one.string, one.own_seed) for one, _ in group)
+                    saved.save(REQUEST_TYPE, answers, context.record)
 
     def _completions(
         self,
@@ -258,12 +260,17 @@ class GenerationJob:
     def _answer(self, one: Generation, completion: Completion, cost: dict[str, float]) -> tuple[Answer, str]:
         """The answer, with its trace, and how it ended."""
         string, ending = one.ending.of(completion.token_ids)
-        slots = one.canvas.slots[: len(completion.token_ids)] if completion.events else []
-        trace = filled(completion.events, slots, self.context.denoiser.mask_token_id)
+        slots, mask = one.canvas.slots[: len(completion.token_ids)], self.context.denoiser.mask_token_id
+        trace = filled(completion.events, slots, mask) if completion.events else []
         return Answer(string, completion.token_ids, cost, trace), ending
 
-    def _record(self, one: Generation, completion: Completion, answer: Answer, ending: str) -> TaskRecord:
-        """Records an answer with its cost, its ending and its trace. Returns the record of its task."""
+    def _record(
+        self, one: Generation, completion: Completion, answer: Answer, ending: str, labels: LabelTokens
+    ) -> TaskRecord:
+        """Records an answer with its cost, its ending and its trace, and the model's answer at the first slot.
+
+        Returns the record of its task.
+        """
         task = one.add_to(self.context.record, REQUEST_TYPE, answer.cost, answer)
         is_empty, is_closed = answer.cost["answer_tokens"] == 0, not one.request.thinks
         counts = {"empty": not answer.string.strip(), "at_once": is_empty, "thinking_closed": is_closed}
@@ -272,22 +279,12 @@ class GenerationJob:
             about = {"doc_id": one.instance.doc_id, "repetition": one.repetition, "ending": ending}
             about["prompt_hash"] = sha256(one.instance.args[0].encode()).hexdigest()  # as lm-eval's samples have it
             task.trace(about, answer, one.canvas, completion.events, self.context.tokenizer)
+        if one.labels is not None and completion.first is not None:
+            first = OfFirstToken(
+                doc_id=one.instance.doc_id,
+                of_set=str(one.instance.doc.get("set", "")),
+                letter=labels.letter(completion.first, one.labels.answer),
+                entropy=completion.first.entropy,
+            )
+            task.first_tokens.append(first)
         return task
-
-    def _record_first_token(self, one: Generation, completion: Completion, labels: LabelTokens) -> None:
-        """Records the model's answer at the first slot, if the labels are known."""
-        if one.labels is None or completion.first is None:
-            return
-        first = OfFirstToken(
-            doc_id=one.instance.doc_id,
-            of_set=str(one.instance.doc.get("set", "")),
-            letter=labels.letter(completion.first, one.labels.answer),
-            entropy=completion.first.entropy,
-        )
-        self.context.record.tasks[task_of(one.instance)].first_tokens.append(first)
-
-    def _save(self, answered: Sequence[Generation]) -> None:
-        """Saves answers, and the record of all so far, to the request cache."""
-        if (cache := self.context.request_cache) is not None:
-            answers = ((one.instance.args, one.string, one.own_seed) for one in answered)
-            cache.save(REQUEST_TYPE, answers, self.context.record)

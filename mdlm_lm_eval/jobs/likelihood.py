@@ -75,7 +75,10 @@ class LikelihoodJob:
         for one in self.scorings:
             one.windows = [next(windows_left) for _ in one.windows]
         context.batches.run(
-            sorted(self.scorings, key=_longest_first),
+            sorted(
+                self.scorings,
+                key=lambda one: scoring.longest_first(max(one.windows, key=_length, default=LikelihoodRequest([], []))),
+            ),
             self._run_part,
             batches_per_call=_BATCHES_PER_SAVE,
             most=self._most_rows(),
@@ -179,11 +182,6 @@ def _frame(one: ScoredRequest, scores: Sequence[Likelihood]) -> pd.DataFrame:
             row = (window, block, draws[sample], len(masked), position, ids[position], weight, log_prob)
             rows.append((one.instance.doc_id, one.instance.idx, *row))
     return pd.DataFrame(rows, columns=_COLUMNS)
-
-
-def _longest_first(one: ScoredRequest) -> Any:
-    """Returns the sort key of a request's longest window."""
-    return scoring.longest_first(max(one.windows, key=_length, default=LikelihoodRequest([], [])))
 
 
 def _length(window: LikelihoodRequest) -> int:

@@ -27,7 +27,7 @@ def task_of(instance: Instance) -> str:
 
 
 @dataclass(kw_only=True)
-class Job:
+class PreparedRequest:
     """One request that is ready to be answered.
 
     numbers: effective numbers, such as masks and steps; results contain the range of each.

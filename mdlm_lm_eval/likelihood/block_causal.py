@@ -98,7 +98,7 @@ def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> lis
     Without corruptions, trajectories are followed to their ends. With corruptions and `check_greedy`, they are followed
     as long as all of a request's are greedy; without `check_greedy`, not at all.
     """
-    denoiser, options = scoring.denoiser, scoring.options
+    denoiser = scoring.denoiser
     longest = max((len(request.continuation_ids) for request in requests), default=0)
     block_length = denoiser.attention.block_length or longest
     # A pass runs at most as many positions as one over `batch_size` canvases under full attention.
@@ -108,24 +108,27 @@ def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> lis
         tokens=_SPAN_TOKENS_ON_GPU if denoiser.device.type == "cuda" else 0,
     )
     trajectories: list[list[Trajectory]] = [[] for _ in requests]
-    walking = replace(scoring, corruptions_of=None)
     for batch in _batches(scoring, _context_rows(scoring, requests), room):
         of_batch = [trajectory for row in batch for trajectory in row.trajectories]
         for trajectory in of_batch:
             trajectories[trajectory.index].append(trajectory)
-        spans = [span for row in batch for span in row.spans]
-        several = len(room.parts(spans)) > 1 or (scoring.walks and any(len(t.masked) > 1 for t in of_batch))
-        widest = room.widest(spans) if spans and several else 0
-        finished = FinishedBlocks(denoiser, batch, widest)
-        while spans:
-            for part in room.parts(spans):
-                take(scoring, part, finished.logits(part, options.cfg_scale), strict=True)
-            stopped = set() if scoring.corruptions_of is None else {t.index for t in of_batch if not t.is_greedy}
-            spans = []
-            for number, row in enumerate(batch if scoring.walks else []):
-                going = [t for t in row.trajectories if t.index not in stopped]
-                spans += merged(walking, going, functools.partial(Span, row=number))
+        _score_batch(scoring, batch, of_batch, room)
     return trajectories
+
+
+def _score_batch(scoring: Scoring, batch: Sequence[ContextRow], of_batch: Sequence[Trajectory], room: _Room) -> None:
+    """Runs the passes over a batch of rows and its trajectories."""
+    spans, walking = [span for row in batch for span in row.spans], replace(scoring, corruptions_of=None)
+    several = len(room.parts(spans)) > 1 or (scoring.walks and any(len(t.masked) > 1 for t in of_batch))
+    finished = FinishedBlocks(scoring.denoiser, batch, room.widest(spans) if spans and several else 0)
+    while spans:
+        for part in room.parts(spans):
+            take(scoring, part, finished.logits(part, scoring.options.cfg_scale), strict=True)
+        stopped = set() if scoring.corruptions_of is None else {t.index for t in of_batch if not t.is_greedy}
+        spans = []
+        for number, row in enumerate(batch if scoring.walks else []):
+            going = [t for t in row.trajectories if t.index not in stopped]
+            spans += merged(walking, going, functools.partial(Span, row=number))
 
 
 def _context_rows(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> Iterator[ContextRow]:

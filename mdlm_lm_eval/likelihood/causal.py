@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mdlm_lm_eval.decoding.candidates import slices_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, chunks
@@ -19,37 +20,12 @@ def score_causally(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], ba
 
     The mask is a token like any other here. Raises NonFiniteLogitsError.
     """
-    texts = [request.context_ids + request.continuation_ids for request in requests]
-    longest_first = sorted(range(len(texts)), key=lambda n: sort_key_of(requests[n].prefix, len(texts[n])))
+    lengths = [len(request.context_ids) + len(request.continuation_ids) for request in requests]
+    longest_first = sorted(range(len(requests)), key=lambda n: sort_key_of(requests[n].prefix, lengths[n]))
     scores: dict[int, Likelihood] = {}
     for batch in chunks(longest_first, batch_size):
-        prefixes = [requests[index].prefix for index in batch]
-        lengths = torch.tensor([len(texts[index]) for index in batch])  # [B]
-        shared = torch.tensor([len(prefix or ()) for prefix in prefixes])
-        longest, width = int(lengths.max()), int((lengths - shared).max())
-        rows = [texts[index][len(prefix or ()) :] for index, prefix in zip(batch, prefixes, strict=True)]
-        ids = torch.tensor([row + [denoiser.pad_token_id] * (width - len(row)) for row in rows])
-        columns = shared[:, None] + torch.arange(width)  # [B, W]
-        columns = columns.where(columns < lengths[:, None], longest)  # a column that no row sees
-        cache: CanvasCache | None = None
-        if shared.any():
-            cache = CanvasCache(denoiser.model.config.num_hidden_layers, longest + 1, len(batch))
-            begin_rows(cache, prefixes)
+        log_probs, is_likeliest = _of_continuations(denoiser, [requests[index] for index in batch])
         counts = [len(requests[index].continuation_ids) for index in batch]
-        ends = lengths - shared + torch.arange(len(batch)) * width
-        scored = torch.cat([torch.arange(int(end) - n, int(end)) for end, n in zip(ends, counts, strict=True)])  # [N]
-        device = denoiser.device
-        logits = denoiser.window_logits(
-            to_device(ids, device),
-            to_device(columns, device),
-            to_device(torch.arange(longest) <= columns[..., None], device),
-            to_device(scored - 1, device),
-            cache=cache,
-            n_seen=None if cache is None else longest,
-        )
-        truth = to_device(ids.flatten()[scored], device)
-        parts = [_of_truth(logits[part], truth[part]) for part in slices_of(len(truth), logits)]
-        log_probs, is_likeliest = torch.cat(parts, 1).cpu()  # the only wait for the device
         for index, of_one, greedy in zip(batch, log_probs.split(counts), is_likeliest.split(counts), strict=True):
             if not of_one.isfinite().all():
                 raise NonFiniteLogitsError(index)
@@ -58,7 +34,35 @@ def score_causally(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], ba
     return [scores[index] for index in range(len(requests))]
 
 
-def _of_truth(logits: Tensor, truth: Tensor) -> Tensor:
-    """The log-probabilities of the true tokens [n] by logits [n, V], and 1 for each that is the likeliest: [2, n]."""
-    log_probs = logits.float().log_softmax(-1).gather(1, truth[:, None]).squeeze(1)
-    return torch.stack([log_probs, (logits.argmax(-1) == truth).float()])
+def _of_continuations(denoiser: Denoiser, requests: Sequence[LikelihoodRequest]) -> Tensor:
+    """Log-probabilities of all continuations' tokens, and 1 for each that is the likeliest: [2, N] on the host."""
+    prefixes, device = [request.prefix for request in requests], denoiser.device
+    texts = [request.context_ids + request.continuation_ids for request in requests]
+    lengths = torch.tensor(list(map(len, texts)))  # [B]
+    shared = torch.tensor([len(prefix or ()) for prefix in prefixes])
+    longest, width = int(lengths.max()), int((lengths - shared).max())
+    rows = [torch.tensor(text[len(prefix or ()) :]) for text, prefix in zip(texts, prefixes, strict=True)]
+    ids = pad_sequence(rows, batch_first=True, padding_value=denoiser.pad_token_id)  # [B, W]
+    positions = shared[:, None] + torch.arange(width)
+    columns = positions.where(positions < lengths[:, None], longest)  # a column that no row sees
+    cache: CanvasCache | None = None
+    if shared.any():
+        cache = CanvasCache(denoiser.model.config.num_hidden_layers, longest + 1, len(requests))
+        begin_rows(cache, prefixes)
+    n_context = torch.tensor([len(request.context_ids) for request in requests])
+    is_scored = (positions >= n_context[:, None]) & (positions < lengths[:, None])
+    scored = is_scored.flatten().nonzero().squeeze(1)  # [N]
+    logits = denoiser.window_logits(
+        to_device(ids, device),
+        to_device(columns, device),
+        to_device(torch.arange(longest) <= columns[..., None], device),
+        to_device(scored - 1, device),
+        cache=cache,
+        n_seen=None if cache is None else longest,
+    )
+    truth = to_device(ids.flatten()[scored], device)
+    parts = []
+    for part in slices_of(len(truth), logits):
+        of_truth = logits[part].float().log_softmax(-1).gather(1, truth[part, None]).squeeze(1)
+        parts.append(torch.stack([of_truth, (logits[part].argmax(-1) == truth[part]).float()]))
+    return torch.cat(parts, 1).cpu()  # the only wait for the device

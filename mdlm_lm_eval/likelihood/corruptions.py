@@ -46,16 +46,6 @@ def monte_carlo_corruptions(n: int, samples: int, generator: torch.Generator) ->
     return [Corruption(masked, masked, weight) for masked, weight in weights.items()]
 
 
-def chain_corruptions(n: int) -> list[Corruption]:
-    """The exact left-to-right factorisation: token i is scored with itself and all later tokens masked."""
-    return [Corruption(tuple(range(i, n)), (i,), 1.0) for i in range(n)]
-
-
-def pseudo_corruptions(n: int) -> list[Corruption]:
-    """Each token masked alone, given all others (Salazar et al. 2020, arXiv 1910.14659)."""
-    return [Corruption((i,), (i,), 1.0) for i in range(n)]
-
-
 def _every_mask(n: int) -> Iterator[tuple[tuple[int, ...], float]]:
     for k in range(1, n + 1):
         for masked in itertools.combinations(range(n), k):

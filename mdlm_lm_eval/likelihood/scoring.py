@@ -11,13 +11,7 @@ import torch
 
 from mdlm_lm_eval.likelihood.block_causal import score_blocks
 from mdlm_lm_eval.likelihood.causal import score_causally
-from mdlm_lm_eval.likelihood.corruptions import (
-    Corruption,
-    chain_corruptions,
-    monte_carlo_corruptions,
-    pseudo_corruptions,
-    standard_error,
-)
+from mdlm_lm_eval.likelihood.corruptions import Corruption, monte_carlo_corruptions, standard_error
 from mdlm_lm_eval.likelihood.reads import score_by_reads
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, chunks, truncated_tokens
 from mdlm_lm_eval.likelihood.scored_passes import Likelihood, LikelihoodCanvas, Scoring, Term, merged, read
@@ -39,10 +33,10 @@ _MOST_CANVASES = 16
 def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> list[Corruption]:
     """The corruptions whose weighted log-probabilities sum to this request's estimate."""
     n = len(request.continuation_ids)
-    if options.likelihood == "chain":
-        return chain_corruptions(n)
-    if options.likelihood == "pseudo":
-        return pseudo_corruptions(n)
+    if options.likelihood == "chain":  # left to right: each token is scored with itself and all later ones masked
+        return [Corruption(tuple(range(i, n)), (i,), 1.0) for i in range(n)]
+    if options.likelihood == "pseudo":  # each token given all others (Salazar et al. 2020, arXiv 1910.14659)
+        return [Corruption((i,), (i,), 1.0) for i in range(n)]
     return monte_carlo_corruptions(n, options.mc_num, torch.Generator().manual_seed(request.seed))
 
 
@@ -97,27 +91,19 @@ def score(
     if options.mode != "diffusion":
         return score_causally(denoiser, fitted, batch_size)
 
-    def estimate(request: LikelihoodRequest) -> list[Corruption]:
-        return corruptions_of(request, options)
-
-    is_walked, is_causal = options.likelihood in ("duel", "confidence"), denoiser.attention.is_block_causal
+    is_walked = options.likelihood in ("duel", "confidence")
     greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
-    rule = options if options.likelihood == "duel" else greedy
-    corrupt = None if is_walked else estimate
     terms: list[list[Term]] = [[] for _ in requests]
-    scoring = Scoring(denoiser, options, rule, corrupt, [0.0] * len(requests), terms, batch_size)
-    ends = walks = starts
-    if is_causal:
-        ends = walks = list(map(_joined, starts, score_blocks(scoring, fitted)))
-    elif is_walked:
-        ends = [replace(start, masked=list(start.masked), order=[], log_probs=[]) for start in starts]
-        walks = ends if rule is options else starts
-        _walk(replace(scoring, rule=options), ends)
-    else:
-        for batch in chunks(_corrupted(scoring, starts), batch_size):
-            read(scoring, batch)
-    if options.check_greedy and not is_causal:
-        _walk(scoring, walks, while_greedy=True)
+    scoring = Scoring(
+        denoiser,
+        options,
+        rule=options if options.likelihood == "duel" else greedy,
+        corruptions_of=None if is_walked else lambda request: corruptions_of(request, options),
+        totals=[0.0] * len(requests),
+        terms=terms,
+        batch_size=batch_size,
+    )
+    ends, walks = _run(scoring, starts)
     for end in ends if is_walked else ():
         scoring.totals[end.index] = sum(end.log_probs)
         pairs = zip(end.order, end.log_probs, strict=True)
@@ -126,6 +112,25 @@ def score(
         Likelihood(total, options.check_greedy and walk.is_greedy, _error_of(own, walk.request, options), own)
         for total, walk, own in zip(scoring.totals, walks, terms, strict=True)
     ]
+
+
+def _run(scoring: Scoring, starts: Sequence[Trajectory]) -> tuple[Sequence[Trajectory], Sequence[Trajectory]]:
+    """Runs all passes. Returns the trajectories of the estimate, and those of greedy decoding."""
+    options = scoring.options
+    ends = walks = starts
+    if scoring.denoiser.attention.is_block_causal:
+        ends = list(map(_joined, starts, score_blocks(scoring, [start.request for start in starts])))
+        return ends, ends
+    if scoring.corruptions_of is None:
+        ends = [replace(start, masked=list(start.masked), order=[], log_probs=[]) for start in starts]
+        walks = ends if scoring.rule is options else starts
+        _walk(replace(scoring, rule=options), ends)
+    else:
+        for batch in chunks(_corrupted(scoring, starts), scoring.batch_size):
+            read(scoring, batch)
+    if options.check_greedy:
+        _walk(scoring, walks, while_greedy=True)
+    return ends, walks
 
 
 def with_shared_contexts(

@@ -95,26 +95,7 @@ class FinishedBlocks:
         n_rows, guided = len(self.rows), 2 if cfg_scale > 0.0 else 1
         first = 0 if self.cache is None else self.length  # column of these that the pass runs
         pad = Position(self.denoiser.pad_token_id, 0, 0, SHARED, _PADDING, False)
-        of_spans: list[list[Position]] = [[] for _ in self.rows]
-        rows: list[int] = []  # [N], the row of each output
-        outputs: list[int] = []  # [N], its number among the columns of spans
-        for number, span in enumerate(spans, start=1):
-            columns = of_spans[span.row]
-            start, block = span.of.start, span.of.block
-            if self.denoiser.shift and span.of.left is not None:
-                token_id, before = span.of.left
-                in_context = span.owner == SHARED
-                columns.append(Position(token_id, start - 1, before, span.owner, _BESIDE, in_context))
-            for position in span.positions():
-                offset = span.context_length + position
-                # A text's first token has its own output.
-                is_shifted = self.denoiser.shift and start + offset > 0
-                rows.append(span.row)
-                outputs.append(len(columns) + offset - int(is_shifted))
-            columns += [
-                Position(token_id, start + n, block, span.owner, number, n < span.context_length)
-                for n, token_id in enumerate(span.token_ids)
-            ]
+        of_spans, rows, outputs = self._columns(spans)
         width = max(map(len, of_spans))
         width = positions_of(width + self.length, self.denoiser.device) - self.length
         if self.cache is None and (self.widest or self.n_before):
@@ -145,6 +126,30 @@ class FinishedBlocks:
             cfg_scale=cfg_scale,
             prompt_mask=queries[..., 5].bool(),
         )
+
+    def _columns(self, spans: Sequence[Span]) -> tuple[list[list[Position]], list[int], list[int]]:
+        """The columns of spans in each row, and for N outputs the row of each, and its number among these columns."""
+        of_spans: list[list[Position]] = [[] for _ in self.rows]
+        rows: list[int] = []
+        outputs: list[int] = []
+        for number, span in enumerate(spans, start=1):
+            columns = of_spans[span.row]
+            start, block = span.of.start, span.of.block
+            if self.denoiser.shift and span.of.left is not None:
+                token_id, before = span.of.left
+                in_context = span.owner == SHARED
+                columns.append(Position(token_id, start - 1, before, span.owner, _BESIDE, in_context))
+            for position in span.positions():
+                offset = span.context_length + position
+                # A text's first token has its own output.
+                is_shifted = self.denoiser.shift and start + offset > 0
+                rows.append(span.row)
+                outputs.append(len(columns) + offset - int(is_shifted))
+            columns += [
+                Position(token_id, start + n, block, span.owner, number, n < span.context_length)
+                for n, token_id in enumerate(span.token_ids)
+            ]
+        return of_spans, rows, outputs
 
 
 def _sees(queries: Tensor, keys: Tensor) -> Tensor:
