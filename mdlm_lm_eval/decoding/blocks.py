@@ -132,13 +132,17 @@ def _blocks_of_slots(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
         steps = tuple(sampler.plan(length, n_steps, options, after_one=after_one))
         first = 0 if is_whole else slots[0]
         stop = len(canvas.token_ids) if is_whole and not options.append_blocks else slots[-1] + 1
-        is_one_pass = len(steps) == 1 and steps[0].fill >= length and sampler.settled == "at once"
-        if leaves_out and is_one_pass and not options.is_parallel and options.max_thinking_tokens is None:
-            # It fills them all: masks that are not returned need no prediction, except for an end of thinking.
-            slots = slots[: canvas.n_returned - start]
+        if leaves_out and _fills_at_once(steps, length, structure):
+            slots = slots[: canvas.n_returned - start]  # masks that are not returned need no prediction
         blocks.append(Block(first, stop, stop, slots, steps))
         start += length
     return tuple(blocks)
+
+
+def _fills_at_once(steps: Sequence[Step], n_masks: int, structure: Structure) -> bool:
+    """Whether one pass fills a block for good, and nothing else is written, such as an end of thinking."""
+    is_one_pass = len(steps) == 1 and steps[0].fill >= n_masks and structure.sampler.settled == "at once"
+    return is_one_pass and not structure.options.is_parallel and structure.options.max_thinking_tokens is None
 
 
 def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:

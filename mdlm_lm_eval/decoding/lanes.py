@@ -63,27 +63,23 @@ class Lanes:
         return [lane for lane, row in enumerate(self.rows) if row is None]
 
     def begin(self, lanes: Sequence[int], rows: Sequence[Row]) -> None:
-        """Writes rows as they begin, with their shared prefixes."""
+        """Writes rows as they begin, with their shared prefixes. A canvas's seed draws its random order."""
         for lane, row in zip(lanes, rows, strict=True):
-            self._begin(lane, row)
+            canvas, slots = row.canvas, list(row.canvas.slots)
+            self.rows[lane], row.lane = row, lane
+            for name, value in _EMPTY.items():
+                getattr(self, name)[lane] = value
+            self.tokens[lane] = self.batch.denoiser.pad_token_id
+            self.tokens[lane, : len(canvas.token_ids)] = canvas.token_ids
+            self.slots[lane, slots] = np.arange(len(slots))
+            for number, block in enumerate(row.layout.blocks):
+                self.blocks[lane, list(block.slots)] = number
+            self.prompt[lane, : canvas.prompt_length] = True
+            self.prompt[lane, slots] = False
+            generator = torch.Generator().manual_seed(canvas.seed)
+            self.order[lane, slots] = torch.rand(len(slots), generator=generator).numpy()
         if self.cache is not None and self.batch.shares_prefixes:
             begin_rows(self.cache, [row.canvas.prefix for row in rows], lanes)
-
-    def _begin(self, lane: int, row: Row) -> None:
-        """Writes a row as it begins. Its canvas's seed draws its random order."""
-        canvas, slots = row.canvas, list(row.canvas.slots)
-        self.rows[lane], row.lane = row, lane
-        for name, value in _EMPTY.items():
-            getattr(self, name)[lane] = value
-        self.tokens[lane] = self.batch.denoiser.pad_token_id
-        self.tokens[lane, : len(canvas.token_ids)] = canvas.token_ids
-        self.slots[lane, slots] = np.arange(len(slots))
-        for number, block in enumerate(row.layout.blocks):
-            self.blocks[lane, list(block.slots)] = number
-        self.prompt[lane, : canvas.prompt_length] = True
-        self.prompt[lane, slots] = False
-        generator = torch.Generator().manual_seed(canvas.seed)
-        self.order[lane, slots] = torch.rand(len(slots), generator=generator).numpy()
 
     def take(self, lanes: Sequence[int], others: "Lanes", rows: Sequence[Row]) -> None:
         """Takes over rows from other lanes, with the keys and values of those whose prompts have been run."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from mdlm_lm_eval.model.attention import AttentionPattern
 
+# When a filled token is final.
+Settled = Literal["at once", "with its block", "with the canvas"]
 # An option of several samplers.
 STOP_AT_EOS = option(False, "fill nothing after an end-of-text token", also="stop_until_eos early_stop")
 
@@ -181,7 +183,7 @@ class Sampler(Options):
 
     asked_by: ClassVar[str | None] = None
     ends_as_planned: ClassVar[bool] = False
-    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "at once"
+    settled: ClassVar[Settled] = "at once"
     ends_at_eos: ClassVar[bool] = False
     edits: ClassVar[bool] = False
     reads_priority: ClassVar[bool] = True

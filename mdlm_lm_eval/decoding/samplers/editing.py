@@ -1,9 +1,9 @@
 """Fills masks as `schedule` does and corrects tokens of the block that were filled before (LLaDA2.1)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from mdlm_lm_eval.decoding.sampler import Choice, Needs, View
+from mdlm_lm_eval.decoding.sampler import Choice, Needs, Settled, View
 from mdlm_lm_eval.decoding.samplers.schedule import Schedule
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
@@ -24,7 +24,7 @@ class Editing(Schedule):
     """
 
     asked_by: ClassVar[str | None] = "editing_threshold"
-    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
+    settled: ClassVar[Settled] = "with its block"
     edits: ClassVar[bool] = True
 
     editing_threshold: float | None = EDITING_THRESHOLD

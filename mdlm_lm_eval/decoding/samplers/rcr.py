@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from mdlm_lm_eval.decoding.sampler import Needs, Step
+from mdlm_lm_eval.decoding.sampler import Needs, Settled, Step
 from mdlm_lm_eval.decoding.samplers.remdm import Remasking
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import register
@@ -16,7 +16,7 @@ _EVERYTHING = 2**31
 class Rcr(Remasking):
     """A pass fills all masks up to the block's end, and then remasks all tokens there but the schedule's number."""
 
-    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
+    settled: ClassVar[Settled] = "with the canvas"
 
     def needs(self, options: DecodingOptions) -> Needs:
         """All tokens and masks up to the block's end."""

@@ -5,10 +5,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from mdlm_lm_eval.declared import sampler_of
-from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Step, View
+from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Settled, Step, View
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
@@ -51,7 +51,7 @@ class Remasking(Sampler):
 class Remdm(Remasking):
     """Fills 7/8 of a block one by one, then refills `remask_tokens` per pass, in as many passes as it has tokens."""
 
-    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
+    settled: ClassVar[Settled] = "with its block"
     ends_at_eos: ClassVar[bool] = True
 
     remask_tokens: int = option(1, "tokens masked again per pass", least=1)

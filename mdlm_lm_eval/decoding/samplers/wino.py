@@ -1,9 +1,9 @@
 """WINO (arXiv 2507.18578): fills many masks at once, and masks tokens again that the model no longer finds likely."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, View
+from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Settled, View
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
@@ -23,7 +23,7 @@ class Wino(Sampler):
     A token's probability in hindsight is the one that it would have if its own position were masked.
     """
 
-    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
+    settled: ClassVar[Settled] = "with its block"
     reads_priority: ClassVar[bool] = False
     runs_whole_canvases: ClassVar[bool] = True  # after which the shadow stands
 
