@@ -236,8 +236,8 @@ def _too_few(claim: Claim, evidence: Evidence, n_claims: int, needed: int | None
     degrees = len(evidence.effects) - 1
     least = degrees / float(stats.chi2.ppf(0.975, degrees))  # of the spread: the lower end of its 95% interval
     if questions_needed(claim, evidence, n_claims, share_of_spread=least) is None:
-        return "too few questions: the tasks differ too much for any number to decide it"
-    return "too few questions: perhaps no number decides it, as the tasks seem to differ too much (a rough estimate)"
+        return "too few questions: more questions would not decide it, as the tasks differ too much"
+    return "too few questions: more questions may not decide it, as the tasks seem to differ much"
 
 
 def _qualified(found: Mapping[str, Verdict]) -> dict[str, Verdict]:
