@@ -1,4 +1,4 @@
-"""What approximate caches and parallel rules cost in accuracy and bring in speed: the table of docs/fast_decoding.md.
+"""What approximate caches and parallel rules cost in accuracy and bring in speed: the table `cached_decoding.csv`.
 
     OMP_NUM_THREADS=1 python -m benchmarks.cached_decoding
 
@@ -7,6 +7,7 @@ the model fills in one word an answer, in blocks. Every way of decoding runs on 
 """
 
 import argparse
+import csv
 import time
 from pathlib import Path
 from random import Random
@@ -17,11 +18,10 @@ from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import SLOT_MARKER, encode_infill
 from mdlm_lm_eval.options import DecodingOptions
-from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import t_interval
 from training.corpus import draw_rule, few_shot
 
-PAGE = Path(__file__).parents[1] / "docs" / "fast_decoding.md"
+TABLE = Path(__file__).with_suffix(".csv")
 CACHES = ("none", "prefix", "dual")
 RULES: dict[str, dict[str, float]] = {
     "one token per step": {},
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--asked", type=int, default=16, help="masked answers of a document")
     parser.add_argument("--block_length", type=int, default=8)
     parser.add_argument("--batch_size", type=int, default=8)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/fast_decoding.md")
+    parser.add_argument("--write", action="store_true", help="write the table beside this file")
     arguments = parser.parse_args()
 
     model = {"pretrained": arguments.pretrained} if arguments.pretrained else {}
@@ -102,7 +102,8 @@ def main() -> None:
             rows.append([*row, f"{seconds:.1f}"])
             print(" | ".join(rows[-1]), flush=True)
     if arguments.write:
-        replace_table(PAGE, "cached decoding", markdown_table(HEADER, rows))
+        with TABLE.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([HEADER, *rows])
 
 
 if __name__ == "__main__":

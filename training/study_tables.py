@@ -183,7 +183,10 @@ def repair(study: Study) -> str:
     _, with_tv, without, _ = primary(study)["TV"]
     parts = [tv(study)]
     for arm, words in (("sft-ce", "CE only"), ("sft-ce-tv", "CE + TV")):
-        parts.append(f"{words} changes the fine-tuned model by {signed(changes(study, arm, 'sft', '200'))} points.")
+        few, many = (changes(study, arm, "sft", ending) for ending in ("2", "200"))
+        parts.append(
+            f"{words} changes the fine-tuned model by {signed(many)} points with 200 masks and by {signed(few)} with 2."
+        )
     parts.append(
         f"After CE only, {collapsed(without)} stay more than 30 points below their bases, and after CE + TV "
         f"{collapsed(with_tv)}."
