@@ -274,13 +274,12 @@ class DecodingOptions(Options):
     )
     mode: str = option(
         "diffusion",
-        "for models that are also causal (Nemotron-Labs-Diffusion); linear_spec drafts blocks and gives ar's tokens",
+        "Nemotron-Labs-Diffusion: linear_spec drafts blocks and gives the tokens of ar",
         choices=lambda: MODES,
     )
     causal_context: bool = option(
         True,
-        "for models that are also causal: prompt and finished blocks attend causally and predict the next "
-        "block's first token",
+        "Nemotron-Labs-Diffusion: prompt and finished blocks attend causally and predict the next block's first token",
     )
     end_think: str = option("</think>", "the text that ends thinking, for end_think_boost and max_thinking_tokens")
     end_think_boost: float = option(
@@ -365,7 +364,7 @@ class LikelihoodOptions(Options):
     )
     mode: str = option(
         "diffusion",
-        "for models that are also causal (Nemotron-Labs-Diffusion); ar and linear_spec: exact, left to right",
+        "Nemotron-Labs-Diffusion: ar and linear_spec are exact, left to right",
         choices=lambda: MODES,
     )
     eos_after: bool = option(
