@@ -77,7 +77,7 @@ def test_killed_runs_and_shards_write_the_report_of_one_run(
         assert call(monkeypatch, *words, f"--output_path={killed}") == 0
     assert len(set(added)) == len(added) == 16, "each task once"
     assert not list((killed / ".partial").iterdir())
-    assert "The paper's 4 claims: " in capfd.readouterr().out
+    assert "Verdicts on the paper's 4 claims: " in capfd.readouterr().out
     assert call(monkeypatch, *words, f"--output_path={sharded}", "--shard=1/2") == 0
     assert "2 cells are missing" in capfd.readouterr().err
     assert call(monkeypatch, *words, f"--output_path={sharded}", "--shard=0/2") == 0
