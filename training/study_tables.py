@@ -126,8 +126,8 @@ def headline(study: Study) -> str:
     return (
         f"We fine-tuned {len(over.changes)} small models{_so_far(over)} in two ways: answers were padded with EOS "
         "tokens that the model has to predict, as for LLaDA, or with masks. With 200 masks appended, "
-        f"{predicted.n_collapsed} models lose more than 30 points after EOS padding, and {masks.n_collapsed} after "
-        f"masks as padding. The median difference is {over.median.mean:+.1f} points ({_ends(over)}), and the "
+        f"{predicted.n_collapsed} models lose more than 30 points after EOS padding, and {masks.n_collapsed or 'none'} "
+        f"after masks as padding. The median difference is {over.median.mean:+.1f} points ({_ends(over)}), and the "
         f"registered verdict is *{verdict}* ({chance(over.p)} before Holm's correction)."
     )
 
@@ -140,13 +140,14 @@ def finding(study: Study) -> str:
         "worse": f"costs a median of {-over.median.mean:.1f} points",
         "better": f"wins a median of {over.median.mean:.1f} points",
     }.get(verdict, f"changes accuracy by a median of {over.median.mean:+.1f} points")
+    open_words = ": the answers show neither an effect nor its absence" if verdict == "undecided" else ""
     return (
         f"We fine-tuned {len(over.changes)} models of 1.1 million parameters{_so_far(over)} in two ways. LLaDA's own "
         "way pads answers with EOS tokens that the model has to predict; the other way pads them with masks. Compared "
         f"with masks as padding, EOS padding {effect} with 200 masks appended ({_ends(over)}; {chance(over.p)} before "
         f"Holm's correction). It is worse in {below} of {len(over.changes)} models. After EOS padding, "
         f"{collapsed(predicted)} lose more than 30 points, and after masks as padding {collapsed(masks)}. The "
-        f"registered verdict is *{verdict}*."
+        f"registered verdict is *{verdict}*{open_words}."
     )
 
 
@@ -183,10 +184,7 @@ def repair(study: Study) -> str:
     _, with_tv, without, _ = primary(study)["TV"]
     parts = [tv(study)]
     for arm, words in (("sft-ce", "CE only"), ("sft-ce-tv", "CE + TV")):
-        few, many = (changes(study, arm, "sft", ending) for ending in ("2", "200"))
-        parts.append(
-            f"{words} changes the fine-tuned model by {signed(many)} points with 200 masks and by {signed(few)} with 2."
-        )
+        parts.append(f"{words} changes the fine-tuned model by {signed(changes(study, arm, 'sft', '200'))} points.")
     parts.append(
         f"After CE only, {collapsed(without)} stay more than 30 points below their bases, and after CE + TV "
         f"{collapsed(with_tv)}."
