@@ -201,16 +201,13 @@ def _ends(over: OverModels) -> str:
 
 
 def tables(study: Study) -> str:
-    """The tables of the study as Markdown, each with a line of explanation before it."""
+    """The medians of all arms as Markdown, with a line of explanation before them."""
     found = reading(study)
     return "\n\n".join(
         (
             f"{len(study)} seeds were trained; the {len(found)} that read count. Medians over them, in percent of 384 "
             "questions, with the least and the most in brackets:",
             _arms(found),
-            "The registered contrasts, in points with 200 masks. A model *collapses* if it is over 30 points below "
-            "its base:",
-            _primary(found),
         )
     )
 
@@ -224,14 +221,6 @@ def _arms(found: Study) -> str:
         rows.append([f"`{arm}`", *(f"{median(one):.1f} ({min(one):.0f}…{max(one):.0f})" for one in cells)])
     heads = [WORDS[ending] if measure == "as decoded" else f"200, {measure}" for ending, measure in shown]
     return markdown_table(["arm", *heads], rows)
-
-
-def _primary(found: Study) -> str:
-    rows = []
-    for name, (over, first, second, verdict) in primary(found).items():
-        pair = " minus ".join(f"`{arm}`" for arm in CONTRASTS[name])
-        rows.append([f"{name}: {pair}", signed(over), chance(over.p), collapsed(first), collapsed(second), verdict])
-    return markdown_table(["contrast", "median", "sign test", "first collapses", "second collapses", "verdict"], rows)
 
 
 def secondary(found: Study) -> dict[str, OverModels]:
