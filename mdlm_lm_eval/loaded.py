@@ -61,21 +61,28 @@ class LoadedModel(HFLM):
         checkpoints.check_config(self._config, name or "a model object")
         self.family = checkpoints.family_of(self._config)
         self.settings = settings_of(self._config, arguments)
-        loading, source = dict(self.settings.loading), source_of(arguments)
-        for key in sorted(set(_WITHOUT_EFFECT) & loading.keys()):
+        for key in sorted(set(_WITHOUT_EFFECT) & self.settings.loading.keys()):
             logger.warning("%s has no effect with --model mdlm", key)
-        of_methods = {key: loading.pop(key) for key in _OF_METHODS if key in loading}
-        tokenizer = self._tokenizer_from(loading.pop("tokenizer", name))
+        tokenizer = self._tokenizer_from(self.settings.loading.get("tokenizer", name))
         self.mask_token_id = checkpoints.resolve_mask_token_id(
             self._config, tokenizer, self.settings.model.mask_token_id
         )
         self._context_length = checkpoints.context_length(self._config, tokenizer)
-        peft = str(loading.pop("peft", None) or "") or None
-        for key in (*source, "use_fast_tokenizer", *_WITHOUT_EFFECT):
-            loading.pop(key, None)
+        self._start(model, name, tokenizer)
+        self.pretrained, self.name = name, model_name(name)
+        self._find_ends()
+        if self.max_length > self._context_length:
+            logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context_length)
+
+    def _start(self, model: Any, name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Loads the network, unless it is there, and the adapter, and starts HFLM with both."""
+        loading, source = self.settings.loading, source_of(self.settings.loading)
+        of_methods = {key: loading[key] for key in _OF_METHODS if key in loading}
+        peft = str(loading.get("peft") or "") or None
         processes = None
         if model is None:
-            model, processes = self._network_from(name, source, loading)
+            known = {*source, *of_methods, "tokenizer", "use_fast_tokenizer", "peft", *_WITHOUT_EFFECT}
+            model, processes = self._network_from(name, source, {key: loading[key] for key in loading.keys() - known})
         if peft:
             model = checkpoints.load_adapter(model, peft, revision=source["revision"])
         with silenced(HFLM.__module__):  # it warns of models that it did not load itself
@@ -83,15 +90,11 @@ class LoadedModel(HFLM):
         if processes is not None and processes.num_processes > 1:
             self.accelerator = processes
             self._rank, self._world_size = processes.process_index, processes.num_processes
-        self.pretrained, self.name = name, model_name(name)
         self.enable_thinking = of_methods.get("enable_thinking")
         # Computed at once, as a training may write into these folders during the evaluation.
         self.weights = checkpoints.files_digest(name, source["subfolder"]) if name else None
         self.adapter_weights = peft and checkpoints.files_digest(peft)
         self.denoiser = self._denoiser()
-        self._find_ends()
-        if self.max_length > self._context_length:
-            logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context_length)
 
     def _tokenizer_from(self, given: Any) -> PreTrainedTokenizerBase:
         """Returns the tokenizer of this name or path, or a tokenizer object as it is. Raises OptionError."""

@@ -146,13 +146,10 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
     words = settings_in_words(tasks, has_chat_template)
     estimators = {one["options"].get("likelihood") for one in facts["settings"]}
     words += [f"likelihood={one} (ranks answers, no likelihood)" for one in RANKINGS if one in estimators]
-    for name in facts["explicit_options"]:
+    said = {*_IN_EFFECT, *(["likelihood"] if estimators & {*RANKINGS} else [])}
+    for name in (name for name in facts["explicit_options"] if name not in said):
         values = {shown(one["options"][name]) for one in facts["settings"] if name in one["options"]}
-        words += (
-            []
-            if name in _IN_EFFECT or (name == "likelihood" and estimators & {*RANKINGS})
-            else [f"{name}={value}" for value in sorted(values)]
-        )
+        words += [f"{name}={value}" for value in sorted(values)]
     words += [f"ignore_weights={facts['ignore_weights']}"] if facts["ignore_weights"] else []
     words += ["each row alone (padding changes the model's logits)"] if facts["rows_alone"] else []
     source = facts["block_length_from"]

@@ -111,12 +111,8 @@ def guest_of(sampler: object) -> str | None:
     """
     if not isinstance(sampler, str):
         return None
-    return sampler if ":" in sampler else _installed_guests().get(sampler)
-
-
-@cache
-def _installed_guests() -> dict[str, str]:
-    return {entry.name: entry.value for entry in _all_entry_points().select(group="mdlm_lm_eval.guest")}
+    installed = _all_entry_points().select(group="mdlm_lm_eval.guest", name=sampler)
+    return sampler if ":" in sampler else next((entry.value for entry in installed), None)
 
 
 @cache

@@ -26,6 +26,8 @@ from mdlm_lm_eval.results.statistics import (
 )
 
 Tasks = Sequence[tuple[TaskResult, TaskResult]]  # the results of each task in both files
+_UNSAMPLED = "For a test over questions, run both with lm_eval's --log_samples."
+_UNTESTED = "There is no test: of one task, only scores from 0 to 1 have one."
 _SIGNIFICANT = {True: "significant", False: "not significant"}
 
 
@@ -36,14 +38,8 @@ def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
     cluster, by default in the field that the task's metadata name. Raises UnusableFile if the files cannot be compared.
     """
     files = (read_chosen_file(first), read_chosen_file(second))
-    shared = [name for name in files[0].tasks if name in files[1].tasks]
-    tasks = [(files[0].tasks[name], files[1].tasks[name]) for name in shared]
-    if any(one.suite for one, _ in tasks):
-        _check_same("state of the suite", *(file.suite_hash for file in files))
-    for one, other in tasks:
-        _check_same(f"version of {one.name}", one.version, other.version)
-        _check_same(f"number of questions of {one.name}", one.n_questions, other.n_questions)
-        _check_same(f"fewshot_seed of {one.name}", *(of.metadata.get("fewshot_seed") for of in (one, other)))
+    tasks = [(one, files[1].tasks[name]) for name, one in files[0].tasks.items() if name in files[1].tasks]
+    _check_questions(files, tasks)
     metrics = dict.fromkeys(metric for one, other in tasks for metric in one.metrics if metric in other.metrics)
     if not metrics:
         raise UnusableFile(f"{files[0].path!r} and {files[1].path!r} have no task and metric in common")
@@ -51,7 +47,7 @@ def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
     answers = [read_answers(file, unread, cluster) for file in files]
     if unread:
         raise UnusableFile(unread[0])
-    without = [name for name in shared if not all(name in own for own in answers)]
+    without = [one.name for one, _ in tasks if not all(one.name in own for own in answers)]
     if cluster and without:
         raise UnusableFile(
             f"{cluster!r} is a field of documents, and {without[0]} has none: use lm_eval's --log_samples"
@@ -62,6 +58,16 @@ def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
     ]
     names = labels(files, tasks)
     return [_text(files, names, tasks, metric, answers, shares, cluster) for metric in metrics]
+
+
+def _check_questions(files: Sequence[ResultFile], tasks: Tasks) -> None:
+    """Raises UnusableFile if the files did not ask the same questions of each task."""
+    if any(one.suite for one, _ in tasks):
+        _check_same("state of the suite", *(file.suite_hash for file in files))
+    for one, other in tasks:
+        _check_same(f"version of {one.name}", one.version, other.version)
+        _check_same(f"number of questions of {one.name}", one.n_questions, other.n_questions)
+        _check_same(f"fewshot_seed of {one.name}", *(of.metadata.get("fewshot_seed") for of in (one, other)))
 
 
 def _check_same(what: str, *found: object) -> None:
@@ -93,25 +99,20 @@ def _text(
     if scores and all(one == other for one, other in scores):
         sentence = f"{names[1]} equals {names[0]} on {on}: every question has the same score in both."
     else:
-        than = (
-            f"{_apart(over_tasks.mean, shown)} {names[0]} on {on}{_test(measured, means, over_tasks, shown, cluster)}"
-        )
+        is_ = f"{names[1]} is {shown.apart(over_tasks.mean)} {names[0]} on {on}"
+        test = _test(measured, means, over_tasks, shown, cluster)
         others = f"range over {_others(measured)}: {shown.ends(over_tasks)}"
         beside = [others] if means and over_tasks.low is not None else []
-        sentence = f"{'; '.join([f'{names[1]} is {than}', *_flips(names, scores), *beside, *noise])}."
+        sentence = f"{'; '.join([is_ + test, *_flips(names, scores), *beside, *noise])}."
     paths = [f"{letter}: {name} ({file.path})" for letter, name, file in zip("AB", names, files, strict=True)]
-    texts = ["\n".join(paths), sentence]
-    if is_accuracy and not means:
-        texts.append("For a test over questions, run both with lm_eval's --log_samples.")
-    elif not means and over_tasks.low is None:
-        texts.append("There is no test: of one task, only scores from 0 to 1 have one.")
-    texts += [] if noise else [UNMEASURED]
+    untested = _UNSAMPLED if is_accuracy else _UNTESTED if over_tasks.low is None else ""
+    texts = ["\n".join(paths), sentence, "" if means else untested, "" if noise else UNMEASURED]
     rows = [
         [task, shown.score(one), shown.score(other), shown.difference(other - one)]
         for task, (one, other) in by_task.items()
     ]
     table = markdown_table([head, "A", "B", f"B - A{' (points)' if is_accuracy else ''}"], rows)
-    return "\n\n".join([*texts, table])
+    return "\n\n".join([*filter(None, texts), table])
 
 
 def _over_questions(
@@ -130,20 +131,16 @@ def _over_questions(
     return [mean_of_tasks(own) for own in clustered], scores
 
 
-def _apart(mean: float, shown: "_Shown") -> str:
-    """How far the second run is from the first, such as "2.5 points above"."""
-    unit = " points" if shown.is_accuracy else ""
-    return f"{shown.score(abs(mean))}{unit} {'above' if mean > 0 else 'below'}" if mean else "level with"
-
-
 def _others(measured: Tasks) -> str:
     return "other word rules" if any(one.suite for one, _ in measured) else "other tasks of the kind"
 
 
 def _test(measured: Tasks, means: Sequence[Score], over_tasks: Interval, shown: "_Shown", cluster: str) -> str:
-    """The verdict of the test over questions; without single answers, of that over tasks."""
+    """The verdict of the test over questions; without single answers, of that over tasks, "" for one task."""
+    if not means and over_tasks.low is None:
+        return ""
     if not means:
-        return _over_others(over_tasks, shown, f"for {_others(measured)}")
+        return f": {shown.ends(over_tasks)}, {_SIGNIFICANT[over_tasks.is_significant]} for {_others(measured)}"
     if fields := {cluster or one.cluster for one, _ in measured} - {""}:
         return _verdict(means, shown, f"clusters by {' and '.join(sorted(fields))}")
     return _verdict(means, shown, "sets of questions" if any(one.suite for one, _ in measured) else "questions")
@@ -161,6 +158,11 @@ class _Shown:
     def difference(self, value: float) -> str:
         return f"{'+' if value >= 0 else ''}{self.score(value)}"
 
+    def apart(self, mean: float) -> str:
+        """How far the second run is from the first, such as "2.5 points above"."""
+        unit = " points" if self.is_accuracy else ""
+        return f"{self.score(abs(mean))}{unit} {'above' if mean > 0 else 'below'}" if mean else "level with"
+
     def ends(self, found: Interval) -> str:
         """A difference and its interval, such as "-12.5 (-24.6 to -0.4)"."""
         if found.low is None or found.high is None:
@@ -177,11 +179,6 @@ def _verdict(means: Sequence[Score], shown: _Shown, of: str) -> str:
     p = float(comparisons(means)[0, 1])
     chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
     return f": {shown.ends(found)}, {_SIGNIFICANT[found.is_significant]} (t test over {k} {of}, {chance})"
-
-
-def _over_others(found: Interval, shown: _Shown, words: str) -> str:
-    """The same over tasks, where answers to single questions are unknown; "" for one task."""
-    return f": {shown.ends(found)}, {_SIGNIFICANT[found.is_significant]} {words}" if found.low is not None else ""
 
 
 def _paired(task: str, metric: str, answers: Sequence[Answers]) -> list[tuple[float, float]]:

@@ -4,7 +4,6 @@ from mdlm_leaderboard.board import Section
 from mdlm_leaderboard.columns import first_token_share, loss
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE
 from mdlm_leaderboard.rows import Estimate, Row, is_exact
-from mdlm_leaderboard.scores import Who
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.parallelism import TIMES, slack_of
@@ -27,15 +26,15 @@ def mask_lines(section: Section) -> list[Row]:
     """
     rows = [row for row in section.rows if row.who.steps in _ONE_STEP and loss(row, section.pair)]
     plain = [row for row in rows if not row.who.adapter]
-    adapted = {row.id: [one for one in rows if _is_adapted(one.who, row.who)] for row in plain}
+    with_adapter = [row for row in rows if row.who.adapter]
+    adapted = {
+        row.id: [one for one in with_adapter if (one.who.model, one.who.other) == (row.who.model, row.who.other)]
+        for row in plain
+    }
     if not any(adapted.values()):
         return plain[:_MOST_LINES]
     before = max((row for row in plain if adapted[row.id]), key=lambda row: loss_of(row, section).mean)
     return [before, *sorted(adapted[before.id], key=lambda row: row.who.adapter)]
-
-
-def _is_adapted(one: Who, base: Who) -> bool:
-    return bool(one.adapter) and (one.model, one.other) == (base.model, base.other)
 
 
 def masks_finding(section: Section) -> str:

@@ -1,6 +1,7 @@
 """`mdlm-leaderboard power`: how many questions a difference takes, planned before anything is run."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import count
 
@@ -33,21 +34,15 @@ def power_of(
     return float(nct.sf(quantile, clusters - 1, shift) + nct.cdf(-quantile, clusters - 1, shift))
 
 
-def questions_for(
-    accuracies: Sequence[float], *, correlation: float, repeats: int = 1, cluster: int = 1, power: float = _POWER
-) -> int:
-    """The fewest questions, whole clusters, with at least this power; found by bisection."""
+def questions_for(accuracies: Sequence[float], *, correlation: float, repeats: int = 1, cluster: int = 1) -> int:
+    """The fewest questions, whole clusters, that find the difference in 80% of runs; found by bisection."""
 
     def is_enough(clusters: int) -> bool:
         n = clusters * cluster
-        return power_of(n, accuracies, correlation=correlation, repeats=repeats, cluster=cluster) >= power
+        return power_of(n, accuracies, correlation=correlation, repeats=repeats, cluster=cluster) >= _POWER
 
     high = next(2**n for n in count(1) if is_enough(2**n))
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high * cluster
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=is_enough) * cluster
 
 
 def power_in_words(

@@ -12,7 +12,6 @@ from mdlm_leaderboard.rows import Estimate, Row, is_exact
 from mdlm_leaderboard.scores import BENCHMARKS
 from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results import parallelism
-from mdlm_lm_eval.results.deviations import Deviation
 from mdlm_lm_eval.results.statistics import comparisons, holm
 
 QUALITIES = (90, 95)  # percent, of ParallelBench
@@ -61,7 +60,8 @@ def _parallel_bench(scored: Scored) -> Changes:
     ways: dict[Any, dict[str, parallelism.Point]] = {}
     for row, one in scored:
         if tokens := one.tokens_per_evaluation:
-            ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * one.mean
+            settings = tuple(each for each in row.who.other if each.name not in _PACE)
+            ways.setdefault((str(row.who), settings), {})[row.id] = tokens, 100 * one.mean
     for way in (way for way in ways.values() if len(way) > 1):
         pb = {quality: parallelism.parallel_bench([*way.values()], quality) for quality in QUALITIES}
         yield from ((id, {"parallel_bench": pb}) for id in way)
@@ -82,7 +82,3 @@ def _marks(scored: Scored) -> Changes:
             contenders[row.id] = parallelism.Contender(speed, one.mean, one.score, frontier, slack)
     for (id, way), mark in zip(contenders.items(), parallelism.marks([*contenders.values()]), strict=True):
         yield id, {"speed": way.speed, "speed_by": by, "mark": mark}
-
-
-def _way(row: Row) -> tuple[Deviation, ...]:
-    return tuple(one for one in row.who.other if one.name not in _PACE)

@@ -160,6 +160,21 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
             raise UnusableFile(
                 f"answers {result.n_questions} of {result.n_original} questions of {result.name!r} without a --limit"
             )
+    used = _used_of_suite(file, refused)
+    found = Counter(task.group for task in used.values())
+    partial = {name for name, task in used.items() if found[task.group] < len(task_names())}
+    lines: list[dict[str, Any]] = []
+    unread: list[str] = []
+    for row in rows_of(file, scores_by_question(file, unread)):
+        if row["metric"] == SUITE_METRIC and (task := used.get(row["task"])):
+            lines += _suite_lines(file, row, task)
+        lines += _benchmark_lines(file, row, partial)
+    refused += [(file.path, words) for words in unread]
+    return lines
+
+
+def _used_of_suite(file: ResultFile, refused: list[tuple[str, str]]) -> dict[str, SuiteTask]:
+    """The few-shot tasks of a file whose scores count, by name. Raises UnusableFile if one of them has no score."""
     suites = {name: result.suite for name, result in file.tasks.items() if result.suite}
     counted = all({"masks", "asked_masks"} <= file.tasks[name].effective.keys() for name in suites)
     if suites and not counted and file.model_kind not in autoregressive_kinds():
@@ -172,19 +187,9 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
         what = f"prompts that do not fit into the model's context lost their first examples ({of_first})"
         refused.append((file.path, f"{what}, in {len(cut)} few-shot tasks, which are left out; ask for fewer masks"))
     used = {name: task for name, task in suites.items() if name not in cut}
-    found = Counter(task.group for task in used.values())
-    partial = {name for name, task in used.items() if found[task.group] < len(task_names())}
-    for name in used:
-        if SUITE_METRIC not in file.tasks[name].metrics:
-            raise UnusableFile(f"has no exact_match for {name!r}")
-    lines: list[dict[str, Any]] = []
-    unread: list[str] = []
-    for row in rows_of(file, scores_by_question(file, unread)):
-        if row["metric"] == SUITE_METRIC and (task := used.get(row["task"])):
-            lines += _suite_lines(file, row, task)
-        lines += _benchmark_lines(file, row, partial)
-    refused += [(file.path, words) for words in unread]
-    return lines
+    if lacking := [name for name in used if SUITE_METRIC not in file.tasks[name].metrics]:
+        raise UnusableFile(f"has no exact_match for {lacking[0]!r}")
+    return used
 
 
 @cache

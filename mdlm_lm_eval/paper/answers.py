@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -181,13 +182,7 @@ class Model:
 def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
     """The models with answers to the suite under `folder`, and the files that are not used, each with its reason."""
     files, refused = read_folder(folder)
-    plans = []
-    for path in sorted(folder.rglob("plan.json")):
-        try:
-            check_inside(path, folder)
-            plans.append(Plan.read(path))
-        except UnusableFile as error:
-            refused[printable(path.relative_to(folder).as_posix())] = str(error)
+    plans = _plans(folder, refused)
     models: dict[tuple[Any, ...], Model] = {}
     beside: list[ResultFile] = []
     for file in files:
@@ -201,17 +196,28 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
             _add_answers(model, file, asked, plans, refused)
         else:
             beside.append(file)
-    for file in beside:
-        for group in BESIDE:
-            names = leaves(group, file.groups) if group in file.groups else [group] * (group in file.tasks)
-            for model in models.values():
-                if names and model.who == _who(file, file.tasks[names[0]]):
-                    asked = {name: (_condition_beside(group, file.tasks[name]), name) for name in names}
-                    _add_answers(model, file, asked, plans, refused)
+    for file, group in product(beside, BESIDE):
+        names = leaves(group, file.groups) if group in file.groups else [group] * (group in file.tasks)
+        for model in models.values():
+            if names and model.who == _who(file, file.tasks[names[0]]):
+                asked = {name: (_condition_beside(group, file.tasks[name]), name) for name in names}
+                _add_answers(model, file, asked, plans, refused)
     answered = [model for model in models.values() if _in_full(model)]
     _name(answered)
     _add_analyses(folder, answered, refused)
     return answered, refused
+
+
+def _plans(folder: Path, refused: dict[str, str]) -> list[Plan]:
+    """The plans under a folder. Those that are not used are added to `refused`."""
+    plans = []
+    for path in sorted(folder.rglob("plan.json")):
+        try:
+            check_inside(path, folder)
+            plans.append(Plan.read(path))
+        except UnusableFile as error:
+            refused[printable(path.relative_to(folder).as_posix())] = str(error)
+    return plans
 
 
 def _add_answers(

@@ -95,8 +95,7 @@ class Verdict:
 def claims() -> Mapping[str, Claim]:
     """Name -> claim, in the order of the report."""
     found = [Claim(**line) for line in yaml.safe_load(_TABLE.read_text(encoding="utf-8"))]
-    scaled = [_in_unit(claim) for claim in found]
-    return {claim.name: claim for claim in scaled}
+    return {one.name: replace(one, delta=math.log(one.delta)) if one.scale == "ratio" else one for one in found}
 
 
 def digest() -> str:
@@ -178,12 +177,6 @@ class _Test:
         """The ends of the effects that a test at this level does not reject."""
         half = _critical(level, self.n) * self.error
         return self.mean - half, self.mean + half
-
-
-def _in_unit(claim: Claim) -> Claim:
-    if claim.scale == "points":
-        return claim
-    return replace(claim, delta=math.log(claim.delta))
 
 
 def _critical(level: float, n: int) -> float:

@@ -249,8 +249,7 @@ def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
     if not any(task.metrics for task in tasks.values()):
         raise UnusableFile("has no score")
     limit, date = config.get("limit"), content.get("date")
-    given = next((arguments[key] for key in ("pretrained", "model", "path") if arguments.get(key)), config["model"])
-    model, adapter = (mdlm["pretrained"] or BUILT_IN, mdlm["adapter"]) if mdlm else (given, arguments.get("peft"))
+    model, adapter = _model_and_adapter(mdlm, arguments, config["model"])
     return ResultFile(
         path=name,
         place=place,
@@ -273,6 +272,14 @@ def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
         group_results={group: _group(content, group, groups, tasks) for group in content.get("groups", ())},
         groups=groups,
     )
+
+
+def _model_and_adapter(mdlm: Mapping[str, Any], arguments: Mapping[str, Any], kind: str) -> tuple[str, str | None]:
+    """As our models record them; for others, as their arguments name them, or else the kind of model."""
+    if mdlm:
+        return mdlm["pretrained"] or BUILT_IN, mdlm["adapter"]
+    given = next((arguments[key] for key in ("pretrained", "model", "path") if arguments.get(key)), kind)
+    return given, arguments.get("peft")
 
 
 def _arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:

@@ -116,19 +116,17 @@ def read_answers(file: ResultFile, unread: list[str] | None = None, cluster: str
 
 def by_cluster(answers: Answers) -> dict[str, dict[str, Sequence[ScoredQuestion]]]:
     """Task -> `metric,filter` -> the cluster of each question (the question itself if it has none), and its score."""
-    return {
-        name: {
-            metric: [(_cluster_of(name, question), score) for question, score in scores.items()]
+    found: dict[str, dict[str, Sequence[ScoredQuestion]]] = {}
+    for name, by_metric in answers.items():
+        task = suite_task(name)
+        found[name] = {
+            metric: [
+                (cluster or (f"{task.task} {n}" if task else (name, n, digest)), score)
+                for (n, digest, cluster), score in scores.items()
+            ]
             for metric, scores in by_metric.items()
         }
-        for name, by_metric in answers.items()
-    }
-
-
-def _cluster_of(name: str, question: Question) -> Hashable:
-    n, digest, cluster = question
-    known = suite_task(name)
-    return cluster or (f"{known.task} {n}" if known else (name, n, digest))
+    return found
 
 
 def scores_by_question(

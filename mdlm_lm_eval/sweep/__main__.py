@@ -201,13 +201,9 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
         raise OptionError(f"--metadata {without_value[0]}: must be KEY=VALUES, such as fewshot_distractors=0,10")
     if "metadata" in given:
         given["metadata"] = dict(pair.partition("=")[::2] for pair in given["metadata"])
-    of_file, preset = settings.pop("preset", None), given.pop("preset", None)
-    if preset := preset or of_file:
-        run, axes = settings_of(run_of(preset).flags), {*given, *settings}.union(*settings.get("grids", ()))
-        for name in ("model_args", "gen_kwargs"):
-            own = {each: value for each, value in run.get(name, {}).items() if each not in axes}
-            settings[name] = own | (settings.get(name) or {})
-        settings = run | settings
+    of_file = settings.pop("preset", None)
+    if preset := given.pop("preset", None) or of_file:
+        settings = _over_preset(preset, settings, {*given, *settings}.union(*settings.get("grids", ())))
     for name in (*_NAMED, "metadata"):
         if name in given:
             given[name] = (settings.get(name) or {}) | given[name]
@@ -217,6 +213,17 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     if plugins := settings.pop("plugins", None):
         settings["model_args"] = {"plugins": plugins} | (settings.get("model_args") or {})
     return settings
+
+
+def _over_preset(preset: str, settings: Mapping[str, Any], axes: set[str]) -> dict[str, Any]:
+    """The settings over those of a preset, whose arguments do not count where an axis has their name."""
+    run = settings_of(run_of(preset).flags)
+    of_both = {
+        name: {each: value for each, value in run.get(name, {}).items() if each not in axes}
+        | (settings.get(name) or {})
+        for name in ("model_args", "gen_kwargs")
+    }
+    return {**run, **settings, **of_both}
 
 
 def _plugins_of(words: Sequence[str]) -> str | None:

@@ -227,44 +227,49 @@ def _cells(
     """All combinations of values. Cells with the same adapter, and within these the same task, follow one another."""
     if not settings.get("tasks"):
         raise OptionError("tasks is not set; name at least one, such as mdlm_context")
-    # Autoregressive models have none of these options, so the axes are dropped.
     analysis = settings.get("analysis")
     if analysis is not None and analysis not in ANALYSES:
         raise must_be("analysis", f"one of {', '.join(ANALYSES)}", analysis)
-    # Analyses set the masks themselves, and do not decode.
-    used = {"modeling"} if analysis else axes_of_options().keys()
-    names = [name for name in axes_of_options() if name in settings and model == "mdlm" and name in used]
-    options = {name: _values(name, settings[name]) for name in names}
+    # Autoregressive models have no such options. Analyses set the masks themselves, and do not decode.
+    used = () if model != "mdlm" else ("modeling",) if analysis else axes_of_options()
+    options = {name: _values(name, settings[name]) for name in used if name in settings}
     has_caches = any(value in APPROXIMATE_CACHES for value in options.get("cache", ()))
-    of_tasks = {name: _values(name, value) for name, value in metadata.items()}
-    other: dict[str, list[Any]] = {name: [None] for name in ("peft", *_OF_TASKS)}
-    other |= {name: _values(name, settings[name]) for name in other if name in settings}
-    tasks = _values("tasks", settings["tasks"])
-    folder, cells = _checkpoint_name(str(model_args.get("pretrained", model))), []
-    for peft, task, of_task, shots, repeats, place, seed, chosen in product(
-        other["peft"],
-        tasks,
-        product(*of_tasks.values()),
-        *(other[each] for each in _OF_TASKS),
-        product(*options.values()),
-    ):
-        arguments, name = dict(model_args), folder
-        if str(peft).lower() != "none":
-            arguments["peft"], name = str(peft), f"{folder}+{_checkpoint_name(str(peft))}"
-        arguments |= _checked(dict(zip(options, chosen, strict=True)))
-        if has_caches and arguments["cache"] not in APPROXIMATE_CACHES:
-            arguments.pop("cache_audit", None)  # exact cells of the grid have nothing to audit
-        chosen_metadata = dict(zip(of_tasks, of_task, strict=True))
-        check_metadata([str(task)], chosen_metadata)
-        if place is not None:
-            check_place(place)
-        given = {"num_fewshot": shots, "repeats": repeats, "seed": seed}
-        known = {n: value for n, value in given.items() if value is not None}
-        whole: dict[str, Any] = {n: parse_whole(n, value, least=int(n == "repeats")) for n, value in known.items()}
-        cells.append(
-            Cell(str(task), name, arguments, chosen_metadata, query_position=place, analysis=analysis, **whole)
-        )
+    axes = {("", name): _values(name, settings.get(name)) for name in ("peft", "tasks")}
+    axes |= {("metadata", name): _values(name, value) for name, value in metadata.items()}
+    axes |= {("task", name): _values(name, settings.get(name)) for name in _OF_TASKS}
+    axes |= {("option", name): values for name, values in options.items()}
+    cells = []
+    for values in product(*axes.values()):
+        chosen: dict[str, dict[str, Any]] = {kind: {} for kind in ("", "metadata", "task", "option")}
+        for (kind, name), value in zip(axes, values, strict=True):
+            chosen[kind][name] = value
+        arguments = _arguments(model_args, chosen["option"], has_caches=has_caches)
+        name, peft = _checkpoint_name(str(model_args.get("pretrained", model))), str(chosen[""]["peft"])
+        if peft.lower() != "none":
+            arguments["peft"], name = peft, f"{name}+{_checkpoint_name(peft)}"
+        task = str(chosen[""]["tasks"])
+        check_metadata([task], chosen["metadata"])
+        cells.append(Cell(task, name, arguments, chosen["metadata"], **_of_task(chosen["task"]), analysis=analysis))
     return cells
+
+
+def _arguments(model_args: Mapping[str, Any], options: Mapping[str, Any], *, has_caches: bool) -> dict[str, Any]:
+    """The model arguments of a cell. Of a grid that has approximate caches, exact cells have nothing to audit."""
+    arguments = {**model_args, **_checked(options)}
+    if has_caches and arguments["cache"] not in APPROXIMATE_CACHES:
+        arguments.pop("cache_audit", None)
+    return arguments
+
+
+def _of_task(given: Mapping[str, Any]) -> dict[str, Any]:
+    """How a cell's task is asked, as fields of a cell; None for what is not given."""
+    if (place := given["query_position"]) is not None:
+        check_place(place)
+    numbers = {name: value for name, value in given.items() if value is not None and name != "query_position"}
+    return {
+        **given,
+        **{name: parse_whole(name, value, least=int(name == "repeats")) for name, value in numbers.items()},
+    }
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def tokenizer_of_model(sweep: Sweep) -> Any:
     """The tokenizer of a sweep's model."""
     if not sweep.model_args.get("pretrained"):
         raise OptionError("pretrained is not set among --model_args; its tokenizer counts the tokens of prompts")
-    arguments = {**sweep.model_args, **source_of(sweep.model_args)}
+    arguments = sweep.model_args
     name = arguments.get("tokenizer") or model_path(str(arguments["pretrained"]))
     if sweep.model == "mdlm":
         return tokenizer_of(name, config_of(arguments["pretrained"], arguments), arguments)

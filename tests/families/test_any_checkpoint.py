@@ -31,7 +31,7 @@ from mdlm_lm_eval.check.__main__ import _parser, check
 from mdlm_lm_eval.checkpoints import load, load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.record import in_words
+from mdlm_lm_eval.provenance import in_words
 from tests.conftest import choice, generation, rolling, tiny_model
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(40)))

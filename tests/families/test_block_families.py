@@ -16,7 +16,7 @@ from mdlm_lm_eval.families import AttentionPattern, family_of, own_decoder
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.record import in_words
+from mdlm_lm_eval.provenance import in_words
 from tests.conftest import data, generation, tiny_tokenizer
 from tests.support import reference
 from tests.support.reference import GOLDEN, assert_close, facts_of, padded, tensors_of

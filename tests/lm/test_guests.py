@@ -394,9 +394,7 @@ def test_an_installed_guest_has_a_name(
     (tmp_path / "acme_sampler.py").write_text(LLADA)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_all_entry_points", entry_points)
-    registry._installed_guests.cache_clear()
     installed, file = (lm(checkpoint, sampler=each) for each in ("ours", f"{files}/generate.py:generate"))
-    registry._installed_guests.cache_clear()
     assert installed.generate_until(requests(), True) == file.generate_until(requests(), True)
     (plugin,) = installed.get_model_info()["mdlm"]["plugins"]
     assert (plugin["name"], plugin["guest"]) == ("acme_sampler", True)

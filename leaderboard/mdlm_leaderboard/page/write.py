@@ -110,7 +110,7 @@ def _environment(finalize: Callable[[Any], Any]) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"finalize": finalize, "one_line": printable}
+    environment.filters |= {"finalize": finalize, "one_line": printable, "hash": _hash}
     return environment
 
 
@@ -123,16 +123,15 @@ def _for_markdown(value: Any) -> Markup:
 
 
 def render(name: str, path: Path, styles: Sequence[str] = (), **content: Any) -> None:
-    """Writes a page from the template and the script of this folder that have this name, and from `styles`.
+    """Writes a page from the template, the style and the script of this folder that have this name.
 
-    By default, its style has this name, too. A page may have no script.
+    The style follows that of all pages and `styles`. A page may have no script.
     """
     page = files("mdlm_leaderboard").joinpath("page")
-    style = "".join(page.joinpath(f"{one}.css").read_text("utf-8") for one in styles or (name,))
+    style = "".join(page.joinpath(f"{one}.css").read_text("utf-8") for one in ("base", *styles, name))
     script = page.joinpath(f"{name}.js").read_text("utf-8") if page.joinpath(f"{name}.js").is_file() else ""
     ours = {"style": Markup(style), "script": Markup(script)}  # are not escaped, since they are files of this folder
-    hashes = {"style_hash": _hash(style), "script_hash": _hash(script)}
-    html = _environment(_for_html).get_template(f"{name}.html.jinja").render(**ours, **hashes, **content)
+    html = _environment(_for_html).get_template(f"{name}.html.jinja").render(**ours, **content)
     path.write_text(html, encoding="utf-8")
 
 

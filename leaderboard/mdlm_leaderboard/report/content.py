@@ -75,16 +75,8 @@ class Experiment:
     def curves(self, model: Model) -> list[Curve]:
         """The lines of a model that was asked at two values of x, or more; without masks, at one."""
         found = []
-        bases = {label: Condition(**{**self.base, **own}) for label, own in self.series.items()}
-        if not model.has_masks:
-            without = {replace(one, masks=0, share=None, steps=1, order=""): label for label, one in bases.items()}
-            bases = {label if len(without) > 1 else "no masks": one for one, label in without.items()}
-        for label, base in bases.items():
-            values = {one: getattr(one, self.x) for one in model.answers}
-            asked = {x: one for one, x in values.items() if x is not None and replace(base, **{self.x: x}) == one}
-            if self.at_zero and (first := replace(base, **self.at_zero)) in model.answers:
-                asked[0] = first
-            least = 2 if model.has_masks or self.x != "masks" else 1
+        least = 2 if model.has_masks or self.x != "masks" else 1
+        for label, asked in self._asked(model).items():
             for share in ("", *self.shares):
                 if len(asked) < least or (share and not have_letters(model, asked.values())):
                     continue
@@ -92,6 +84,22 @@ class Experiment:
                 of_share = [SHARE_NAMES[share]] if share else []
                 words = [label, *of_share] if len(self.series) > 1 or not share else of_share
                 found.append(Curve(", ".join(words), share, points))
+        return found
+
+    def _asked(self, model: Model) -> dict[str, dict[Any, Condition]]:
+        """Label of a line -> x -> the condition that a model was asked under."""
+        bases = {label: Condition(**{**self.base, **own}) for label, own in self.series.items()}
+        if not model.has_masks:
+            without = {replace(one, masks=0, share=None, steps=1, order=""): label for label, one in bases.items()}
+            bases = {label if len(without) > 1 else "no masks": one for one, label in without.items()}
+        found: dict[str, dict[Any, Condition]] = {}
+        for label, base in bases.items():
+            values = {one: getattr(one, self.x) for one in model.answers}
+            found[label] = {
+                x: one for one, x in values.items() if x is not None and replace(base, **{self.x: x}) == one
+            }
+            if self.at_zero and (first := replace(base, **self.at_zero)) in model.answers:
+                found[label][0] = first
         return found
 
 

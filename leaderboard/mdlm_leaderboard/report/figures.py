@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mdlm_leaderboard.report.content import Judged, Section, published_effect
+from mdlm_leaderboard.report.content import Curve, Judged, Section, published_effect
 from mdlm_leaderboard.scores import CHANCE
 from mdlm_lm_eval.paper.verdict import Kind, Verdict
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, log_axis
@@ -87,17 +87,7 @@ def curves(section: Section) -> Figure:
     panels = [*grid.flat]
     for axes, (title, own) in zip(panels, section.curves.items(), strict=False):
         for n, curve in enumerate(own):
-            xs = [*curve.points]
-            of_share = {"color": COLOURS[n % len(COLOURS)], "linestyle": _SHARE_DASHES[curve.share]}
-            points = curve.points.values()
-            if xs == [0]:  # without masks
-                axes.axhline(next(iter(points)).mean, label=curve.label, **of_share)
-                continue
-            axes.plot(xs, [one.mean for one in points], marker=MARKERS[n % len(MARKERS)], label=curve.label, **of_share)
-            if not curve.share:
-                bands = zip(*(one.tasks.ends for one in points), strict=True)
-                axes.fill_between(xs, *bands, color=COLOURS[n], alpha=0.12, linewidth=0)
-            axes.vlines(xs, *zip(*(one.questions.ends for one in points), strict=True), color=COLOURS[n], linewidth=1)
+            _draw_curve(axes, curve, n)
         axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (1, 2)))
         if section.experiment.line is not None:
             axes.axhline(section.experiment.line, color=_GREY, linewidth=0.8, linestyle=(0, (4, 2)))
@@ -117,6 +107,20 @@ def curves(section: Section) -> Figure:
     fitting = int(width * _LETTERS / (max(map(len, labels)) + _HANDLE)) or 1
     figure.legend(handles, labels, loc="outside lower left", ncols=min(3, fitting, len(labels)))
     return figure
+
+
+def _draw_curve(axes: Axes, curve: Curve, n: int) -> None:
+    """The `n`th line of a panel."""
+    xs, points = [*curve.points], curve.points.values()
+    of_share: dict[str, Any] = {"color": COLOURS[n % len(COLOURS)], "linestyle": _SHARE_DASHES[curve.share]}
+    if xs == [0]:  # without masks
+        axes.axhline(next(iter(points)).mean, label=curve.label, **of_share)
+        return
+    axes.plot(xs, [one.mean for one in points], marker=MARKERS[n % len(MARKERS)], label=curve.label, **of_share)
+    if not curve.share:
+        lows, highs = zip(*(one.tasks.ends for one in points), strict=True)
+        axes.fill_between(xs, lows, highs, color=COLOURS[n], alpha=0.12, linewidth=0)
+    axes.vlines(xs, *zip(*(one.questions.ends for one in points), strict=True), color=COLOURS[n], linewidth=1)
 
 
 def _scale_x(axes: Axes, label: str, xs: Sequence[float]) -> None:

@@ -63,7 +63,7 @@ def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output:
             "published": published_effect,
             "dates": sorted(file.date for model in models for file in model.files if file.date),
         }
-        render("report", folder / "index.html", styles=("page", "report"), **content)
+        render("report", folder / "index.html", styles=("page",), **content)
         (folder / "report.md").write_text(render_markdown("report", **content), encoding="utf-8")
         as_json = json.dumps(_as_json(verdicts, found), indent=1, allow_nan=False)
         (folder / "report.json").write_text(f"{as_json}\n", encoding="utf-8")
