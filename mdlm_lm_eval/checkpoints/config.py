@@ -30,15 +30,7 @@ def load_config(
     if trust_remote_code not in (True, False):  # the text "false" would count as true
         raise OptionError(f"trust_remote_code must be true or false, not {trust_remote_code}")
     pretrained = model_path(pretrained)
-    is_path = pretrained.startswith((".", "/")) or pretrained.count("/") > 1  # no name on the hub looks like this
-    if is_path and not Path(pretrained).is_dir():
-        raise OptionError(f"pretrained={pretrained}: there is no such folder")
-    if Path(pretrained).is_dir() and not Path(pretrained, subfolder, "config.json").is_file():
-        raise OptionError(f"pretrained={pretrained}: the folder has no config.json")
-    try:
-        published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
-    except OSError as error:  # neither a folder nor on the hub, or the hub cannot be reached
-        raise OptionError(f"pretrained={pretrained}: {str(error).partition(chr(10))[0]}") from error
+    published = _published(pretrained, revision, subfolder)
     if diffusion_family is not None:
         published["diffusion_family"] = diffusion_family
     model_type, named = published.get("model_type"), published.get("diffusion_family")
@@ -61,6 +53,20 @@ def load_config(
         config.diffusion_family = "remote" if is_remote else named
     check_config(config, pretrained)
     return config
+
+
+def _published(pretrained: str, revision: str, subfolder: str) -> dict[str, Any]:
+    """The checkpoint's `config.json`. Raises OptionError if there is none."""
+    is_path = pretrained.startswith((".", "/")) or pretrained.count("/") > 1  # no name on the hub looks like this
+    if is_path and not Path(pretrained).is_dir():
+        raise OptionError(f"pretrained={pretrained}: there is no such folder")
+    if Path(pretrained).is_dir() and not Path(pretrained, subfolder, "config.json").is_file():
+        raise OptionError(f"pretrained={pretrained}: the folder has no config.json")
+    try:
+        published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
+    except OSError as error:  # neither a folder nor on the hub, or the hub cannot be reached
+        raise OptionError(f"pretrained={pretrained}: {str(error).partition(chr(10))[0]}") from error
+    return published
 
 
 def check_config(config: PretrainedConfig, pretrained: str = "a model object") -> None:

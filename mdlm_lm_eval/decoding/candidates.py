@@ -141,16 +141,14 @@ class Proposer:
     def _propose(self, logits: Tensor, where: WhereMasked) -> Proposals:
         options = self.options
         is_filtered, is_drawn = options.top_p is not None or options.top_k is not None, options.temperature != 0.0
-        for banned_id in self.banned_ids:  # one at a time: a list of indices would be copied to the device
-            logits.select(1, banned_id).fill_(-torch.inf)
+        exclude(logits, self.banned_ids)
         drawn_from = _drawn_from(logits, options)  # [n, V]
         uniform, last_ids = where.uniform if is_drawn else None, self.end_ids if options.eos_last else ()
         is_fused = self.fused and not (is_drawn or is_filtered or last_ids)
         tokens, others = _likeliest(logits, is_fused) if uniform is None else (_sample(drawn_from, uniform), None)
         if last_ids:
             logits = logits.clone()
-            for end_id in last_ids:
-                logits.select(1, end_id).fill_(-torch.inf)
+            exclude(logits, last_ids)
             drawn_from = _drawn_from(logits, options)
         plain = drawn_from if is_filtered else logits
         candidates = Candidates(drawn_from, plain, tokens, last_ids, options, self.token_frequencies, *where[:3])
@@ -162,6 +160,12 @@ class Proposer:
             priority = priority.clamp(min=_LAST)
         confidence = candidates.confidence if self.needs_confidence else priority
         return Proposals(tokens, confidence, priority, confidence if entropy is None else entropy)
+
+
+def exclude(logits: Tensor, ids: Collection[int]) -> None:
+    """Sets the logits [N, V] of these tokens to -inf, one by one: a list of indices would be copied to the device."""
+    for id in ids:
+        logits.select(1, id).fill_(-torch.inf)
 
 
 def slices_of(n: int, logits: Tensor) -> list[slice]:

@@ -24,9 +24,9 @@ from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.canvas import Completion, FirstToken, Work
 from mdlm_lm_eval.decoding.hindsight import Hindsight
 from mdlm_lm_eval.decoding.history import History
-from mdlm_lm_eval.decoding.lanes import Lanes, Queue, SamplerState
+from mdlm_lm_eval.decoding.lanes import Lanes, Queue
 from mdlm_lm_eval.decoding.passes import Outcome, Passes, PlaceLogits
-from mdlm_lm_eval.decoding.readers import FirstSlot, NextToken, Reader
+from mdlm_lm_eval.decoding.readers import FirstSlot, NextToken, Reader, SamplerState
 from mdlm_lm_eval.decoding.rows import MOST_IDLE, Row, Stage
 from mdlm_lm_eval.decoding.thinking import RaisedEndOfThinking, ThinkingBudget
 from mdlm_lm_eval.decoding.trace import Event
@@ -57,15 +57,15 @@ class Engine:
         self.work, self.options = work, work.options
         self.batch = batch = Batch(work)
         n_lanes = min(work.batch_size, bucket(len(batch.canvases), batch.device))
-        self.lanes, self.state = Lanes(batch, n_lanes), SamplerState(batch, n_lanes)
+        self.lanes = Lanes(batch, n_lanes)
         self.budget: ThinkingBudget | None = None
         if self.options.max_thinking_tokens is not None:
             self.budget = ThinkingBudget(batch, self.options.max_thinking_tokens, work.end_think_ids[0])
         logits = Hindsight(batch) if batch.structure.needs.hindsight else PlaceLogits(batch)
         readers = _readers(batch, n_lanes, logits)
         fixed = None if self.budget is None else self.budget.token_id
-        self.passes = Passes(batch, logits, readers, self.state, fixed)
-        self.queue = Queue(batch, self.lanes, [self.state, *readers], self._begin_rows, self._run_prompts)
+        self.passes = Passes(batch, logits, readers, fixed)
+        self.queue = Queue(batch, self.lanes, readers, self._begin_rows, self._run_prompts)
         self.window: Window | None = None
 
     def completions(self) -> Iterator[tuple[int, Completion]]:
@@ -143,7 +143,7 @@ class Engine:
         return int(window.blocks[n][masks].min(initial=self.batch.n_columns))
 
     def _write(self, window: Window, outcome: Outcome) -> None:
-        """Writes the tokens that a pass changed, with a trace also as events, and the sampler's state."""
+        """Writes the tokens that a pass changed, with a trace also as events."""
         numbers, offsets = (outcome.after != outcome.before).nonzero()
         columns, tokens = window.columns[numbers, offsets], outcome.after[numbers, offsets]
         window.of.tokens[window.lanes[numbers, 0], columns] = tokens
@@ -162,9 +162,6 @@ class Engine:
             row.answer[slot] = new
             if self.options.trace:
                 row.events.append(Event(row.cost.forward_passes + 1, column, old, new, confidence))
-        if outcome.state:
-            taken = [n for n, row in enumerate(window.rows) if row is not None]
-            self.state.write(window.lanes[taken, 0], outcome.state, taken)
 
     def _is_done(self, row: Row, *, has_closed: bool, takes_step: bool) -> bool:
         """Whether a row is complete: its blocks are over, one that ended holds an end, or its answer is decided."""
@@ -202,7 +199,7 @@ class Engine:
 def _readers(batch: Batch, n_lanes: int, logits: PlaceLogits) -> list[Reader]:
     """The readers of each pass, in the order in which they see its logits."""
     structure, work = batch.structure, batch.work
-    readers: list[Reader] = []
+    readers: list[Reader] = [SamplerState(batch, n_lanes)]
     if structure.predicts_next and not structure.fills_next:
         readers.append(NextToken(batch, n_lanes))
     if work.label_ids:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
-from mdlm_lm_eval.decoding.candidates import slices_of
+from mdlm_lm_eval.decoding.candidates import exclude, slices_of
 from mdlm_lm_eval.decoding.lanes import Numbers
 from mdlm_lm_eval.decoding.passes import PlaceLogits
 from mdlm_lm_eval.decoding.readers import Asked, Reader
@@ -55,8 +55,7 @@ class Hindsight(PlaceLogits, Reader):
             as_tensor(np.concatenate([of_canvas, of_shadow.ravel()]), batch.device),
         )
         of_places, of_shadows = logits[: len(asked.indices)], logits[len(asked.indices) :]
-        for banned_id in batch.work.banned_ids:
-            of_shadows.select(1, banned_id).fill_(-torch.inf)
+        exclude(of_shadows, batch.work.banned_ids)
         ids = tokens.flatten()[:, None]
         parts = slices_of(len(of_shadows), of_shadows)
         of_tokens = [of_shadows[part].float().softmax(-1).gather(1, ids[part]) for part in parts]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
-from mdlm_lm_eval.decoding.candidates import slices_of
+from mdlm_lm_eval.decoding.candidates import exclude, slices_of
 from mdlm_lm_eval.decoding.lanes import Numbers
 from mdlm_lm_eval.decoding.readers import Asked, Reader
 from mdlm_lm_eval.decoding.windows import as_tensor
@@ -33,8 +33,7 @@ class History(Reader):
 
         Sends their Kullback-Leibler divergences [N] from those of the pass before, in nats.
         """
-        for banned_id in self.banned_ids:
-            logits.select(1, banned_id).fill_(-torch.inf)
+        exclude(logits, self.banned_ids)
         lanes, slots = as_tensor(asked.lane, logits.device), as_tensor(asked.slot, logits.device)
         found = []
         for part in slices_of(len(logits), logits):

@@ -1,7 +1,7 @@
 """Lanes: rows that run together. When a row leaves, the next canvas takes its lane."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +16,6 @@ from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import begin_rows, sort_key_of
 
 Numbers = npt.NDArray[Any]
-_HOST = torch.device("cpu")
 _EMPTY = {"tokens": 0, "slots": -1, "blocks": -2, "order": 0.0, "prompt": False}
 
 
@@ -112,31 +111,6 @@ class Lanes:
         own = torch.tensor(lanes, dtype=torch.long)
         own = torch.cat([own, own + len(self)]) if self.batch.is_guided else own
         return to_device(own, self.batch.device)
-
-
-class SamplerState:
-    """The sampler's own tensors [L, ...] by name, on the host."""
-
-    def __init__(self, batch: Batch, n: int) -> None:
-        self.batch = batch
-        self.tensors = self._new(n)
-
-    def _new(self, n: int) -> dict[str, Tensor]:
-        return self.batch.structure.sampler.state(n, self.batch.n_columns, _HOST)
-
-    def write(self, lanes: Numbers, state: Mapping[str, Tensor], numbers: Sequence[int]) -> None:
-        """Keeps the tensors of a pass's rows `numbers` [K] as those of `lanes` [K]."""
-        for name, each in state.items():
-            self.tensors[name][torch.from_numpy(lanes)] = each[numbers]
-
-    def enter(self, lanes: Tensor) -> None:
-        """Sets the tensors of `lanes` [K] as they are before the first pass."""
-        for name, fresh in self._new(len(lanes)).items():
-            self.tensors[name][lanes] = fresh
-
-    def keep(self, lanes: Tensor) -> None:
-        """Drops all other lanes."""
-        self.tensors = {name: each[lanes] for name, each in self.tensors.items()}
 
 
 class Queue:

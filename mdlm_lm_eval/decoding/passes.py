@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, uniform_numbers
-from mdlm_lm_eval.decoding.lanes import Numbers, SamplerState
+from mdlm_lm_eval.decoding.lanes import Numbers
 from mdlm_lm_eval.decoding.readers import Asked, Reader
 from mdlm_lm_eval.decoding.rows import Row
 from mdlm_lm_eval.decoding.sampler import Step, View, WholeAnswer
@@ -24,15 +24,11 @@ from mdlm_lm_eval.registry import UNMASKING
 
 
 class Outcome(NamedTuple):
-    """A pass on the host: the tokens before and after it [P, C], and their probabilities, 0 if it did not propose them.
-
-    state: the sampler's tensors after the pass, [P, ...] by name.
-    """
+    """A pass on the host: the tokens before and after it [P, C], and their probabilities, 0 if not proposed by it."""
 
     before: Numbers
     after: Numbers
     confidence: Numbers
-    state: Mapping[str, Tensor]
 
 
 class PlaceLogits:
@@ -85,10 +81,9 @@ class Passes:
         batch: Batch,
         logits: PlaceLogits,
         readers: Sequence[Reader],
-        state: SamplerState,
         fixed: int | None,
     ) -> None:
-        self.batch, self.logits, self.readers, self.state, self.fixed = batch, logits, readers, state, fixed
+        self.batch, self.logits, self.readers, self.fixed = batch, logits, readers, fixed
         options, self.needs = batch.options, batch.structure.needs
         rule, is_drawn = UNMASKING.get(options.unmasking), batch.options.temperature > 0.0
         self.reads_places = rule.reads_places or rule.is_random or is_drawn
@@ -124,10 +119,10 @@ class Passes:
         choice = self.batch.structure.sampler.choose(view, self.batch.options)
         after = choice.tokens_after(view, self.batch.mask_token_id).numpy()
         for reader in self.readers:
-            reader.after(found, asked, choice.written)
+            reader.after(found, asked, choice)
         if choice.tokens is not None:  # the model proposed only some of them
             confidence = confidence * (after == view.proposed.numpy())
-        return Outcome(asked.tokens, after, confidence, choice.state)
+        return Outcome(asked.tokens, after, confidence)
 
     def _asked(self, window: Window) -> Asked:
         """The places at which the model is asked."""
@@ -187,7 +182,7 @@ class Passes:
 
     def _view(self, asked: Asked, found: Mapping[str, Numbers]) -> View:
         """The pass as the sampler sees it."""
-        window, lanes = asked.window, torch.from_numpy(asked.window.lanes[:, 0])
+        window = asked.window
         proposed = torch.from_numpy(asked.onto_window(found["tokens"]))
         fields = self._steps(window.rows)
         for name, is_asked in (("confidence", self.views_confidence), ("entropy", self.views_entropy)):
@@ -206,7 +201,6 @@ class Passes:
             proposed=proposed,
             priority=torch.from_numpy(asked.onto_window(found["priority"])),
             strict=self.batch.structure.is_strict,
-            state={name: each[lanes] for name, each in self.state.tensors.items()},
             **fields,
         )
 

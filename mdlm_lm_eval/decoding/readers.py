@@ -1,4 +1,4 @@
-"""Readers: what sees the logits of every pass before tokens are proposed, for numbers that only some options need.
+"""Readers: what takes part in every pass over rows in lanes, for numbers that only some samplers and options need.
 
 A pass does not know them. Those of thinking, of changes of distributions and of hindsight have files of their own.
 """
@@ -14,6 +14,7 @@ from torch import Tensor
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.canvas import FirstToken
 from mdlm_lm_eval.decoding.lanes import Numbers
+from mdlm_lm_eval.decoding.sampler import Choice
 from mdlm_lm_eval.decoding.windows import Window, as_tensor
 from mdlm_lm_eval.model.devices import to_device
 
@@ -47,7 +48,7 @@ class Asked:
 
 
 class Reader:
-    """Sees the logits of each pass; all that it does not need does nothing."""
+    """Sees the logits of each pass before tokens are proposed, and then the choice; it needs only some methods."""
 
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
         """Reads, or changes, the logits [N, V]. What it returns is sent to the host with the proposals, by name."""
@@ -57,14 +58,46 @@ class Reader:
         """Fields of the sampler's `View`, from the numbers that were sent."""
         return {}
 
-    def after(self, found: Mapping[str, Numbers], asked: Asked, written: Tensor) -> None:
-        """Learns the places [P, C] bool at which the pass wrote tokens."""
+    def after(self, found: Mapping[str, Numbers], asked: Asked, choice: Choice) -> None:
+        """Learns what the sampler chose."""
 
     def enter(self, lanes: Tensor) -> None:
         """Forgets the rows that were in `lanes` [K], on the host."""
 
     def keep(self, lanes: Tensor) -> None:
         """Drops all other lanes."""
+
+
+class SamplerState(Reader):
+    """The sampler's own tensors [L, ...] by name, on the host."""
+
+    def __init__(self, batch: Batch, n_lanes: int) -> None:
+        self.batch = batch
+        self.tensors = self._new(n_lanes)
+
+    def _new(self, n: int) -> dict[str, Tensor]:
+        return self.batch.structure.sampler.state(n, self.batch.n_columns, torch.device("cpu"))
+
+    def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
+        """`View.state`."""
+        lanes = torch.from_numpy(asked.window.lanes[:, 0])
+        return {"state": {name: each[lanes] for name, each in self.tensors.items()}}
+
+    def after(self, found: Mapping[str, Numbers], asked: Asked, choice: Choice) -> None:
+        """Keeps the tensors of the pass's rows."""
+        taken = [n for n, row in enumerate(asked.window.rows) if row is not None]
+        lanes = torch.from_numpy(asked.window.lanes[taken, 0])
+        for name, each in choice.state.items():
+            self.tensors[name][lanes] = each[taken]
+
+    def enter(self, lanes: Tensor) -> None:
+        """Sets the tensors of `lanes` [K] as they are before the first pass."""
+        for name, fresh in self._new(len(lanes)).items():
+            self.tensors[name][lanes] = fresh
+
+    def keep(self, lanes: Tensor) -> None:
+        """Drops all other lanes."""
+        self.tensors = {name: each[lanes] for name, each in self.tensors.items()}
 
 
 class FirstSlot(Reader):
@@ -85,12 +118,12 @@ class FirstSlot(Reader):
         label = self.label_ids[chosen[:, self.label_ids].argmax(-1)]
         return {"first": torch.stack([chosen.argmax(-1).double(), label.double(), entropy.double()], 1)}
 
-    def after(self, found: Mapping[str, Numbers], asked: Asked, written: Tensor) -> None:
+    def after(self, found: Mapping[str, Numbers], asked: Asked, choice: Choice) -> None:
         """Keeps the numbers of slots that were written."""
         (of_slots,) = (asked.slot == 0).nonzero()
         for n, (token, label, entropy) in zip(of_slots.tolist(), found["first"].tolist(), strict=True):
             row = asked.window.rows[asked.pass_row[n]]
-            if row is not None and written[asked.pass_row[n], asked.offset[n]]:
+            if row is not None and choice.written[asked.pass_row[n], asked.offset[n]]:
                 row.first = FirstToken(int(token), int(label), entropy)
 
 

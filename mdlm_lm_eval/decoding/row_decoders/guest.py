@@ -2,13 +2,13 @@
 
 import itertools
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdlm_lm_eval.decoding.canvas import Completion, RowCost, Work
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, Work
 from mdlm_lm_eval.decoding.guests import GuestError, adapt, asked_tokens, signature_of
 from mdlm_lm_eval.decoding.row_decoders import RowDecoder
 from mdlm_lm_eval.options import DecodingOptions, short_name
@@ -45,11 +45,7 @@ class Guest(RowDecoder):
             alike = itertools.takewhile(asked[first].__eq__, asked[first : first + size])
             batch = canvases[first : first + len(list(alike))]
             length = takes.length(asked[first][0], options)
-            most = getattr(denoiser.model.config, "max_position_embeddings", None)
-            for index, canvas in enumerate(batch, start=first):
-                if most is not None and (n_prompt := canvas.prompt_length) + length > most:
-                    message = f"{length} tokens, in whole blocks, do not fit after a prompt of {n_prompt}"
-                    raise GuestError(index, message)
+            _check_room(denoiser, batch, first, length)
             prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in batch]
             with counted(denoiser.model, first) as count:
                 try:
@@ -67,6 +63,14 @@ class Guest(RowDecoder):
                 work.advance(cost.steps)
                 yield index, Completion(written, cost, min(len(ids), canvas.n_returned))
             first += len(batch)
+
+
+def _check_room(denoiser: "Denoiser", batch: Sequence[Canvas], first: int, length: int) -> None:
+    """Raises GuestError if `length` tokens do not fit after the prompts of canvases from number `first` on."""
+    most = getattr(denoiser.model.config, "max_position_embeddings", None)
+    for index, canvas in enumerate(batch, start=first):
+        if most is not None and (n_prompt := canvas.prompt_length) + length > most:
+            raise GuestError(index, f"{length} tokens, in whole blocks, do not fit after a prompt of {n_prompt}")
 
 
 def _checked(

@@ -119,17 +119,24 @@ class Insertions(PassByPass):
             logits[:, [self.delete, self.split]] = -float("inf")
             proposed = logits.argmax(-1).tolist()
         written = [proposed[i] if i in chosen else token for i, token in enumerate(before)]
-        for _ in range(0 if is_final else _REDRAWS):  # a state that was written before would repeat for ever
-            changed = [i for i in range(len(before)) if written[i] != before[i]]
-            if not changed or tuple(written) not in block.seen:
-                break
-            index = random.choice(changed)
-            logits[index, written[index]] = -float("inf")
-            written[index] = int(logits[index].argmax())
+        if not is_final:
+            self._redraw(block, before, written, logits, random)
         block.seen.add(tuple(written))
         block.step += 1
         self._rebuild(block, before, written, confidence)
         return block.tokens == before and self.mask not in before
+
+    def _redraw(
+        self, block: EditedBlock, before: Sequence[int], written: list[int], logits: "Tensor", random: Random
+    ) -> None:
+        """Changes tokens of a state that was written before, which would repeat for ever."""
+        for _ in range(_REDRAWS):
+            changed = [i for i in range(len(before)) if written[i] != before[i]]
+            if not changed or tuple(written) not in block.seen:
+                return
+            index = random.choice(changed)
+            logits[index, written[index]] = -float("inf")
+            written[index] = int(logits[index].argmax())
 
     def _masks_to_fill(self, block: EditedBlock, confidence: Sequence[float]) -> tuple[set[int], bool]:
         """The masks that this pass fills, and whether no other pass follows, so that it fills all."""
