@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mdlm_lm_eval.check import authors
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
-from mdlm_lm_eval.decoding.canvas import Canvas, Work
+from mdlm_lm_eval.decoding.canvas import Canvas, DecodingCall
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.engine import Engine
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
@@ -170,7 +170,7 @@ def our_canvases(
     way = way_of(replace(options, cache="none", early_exit=False), denoiser.attention)
     banned = {denoiser.mask_token_id, *banned_ids}
     nothing: Any = lambda *_: None  # noqa: E731
-    engine = Engine(Work(denoiser, [canvas], way, banned, end_ids, None, nothing, 1))
+    engine = Engine(DecodingCall(denoiser, [canvas], way, banned, end_ids, None, nothing, 1))
     engine.queue.fill()
     row, tokens = engine.lanes.rows[0], engine.lanes.tokens[0, : len(canvas.token_ids)]
     assert row is not None

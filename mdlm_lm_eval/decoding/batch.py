@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import torch
 
 from mdlm_lm_eval.decoding.blocks import Structure
-from mdlm_lm_eval.decoding.canvas import Work
+from mdlm_lm_eval.decoding.canvas import DecodingCall
 from mdlm_lm_eval.decoding.rows import Layout
 from mdlm_lm_eval.decoding.sampler import Step
 from mdlm_lm_eval.model.devices import up_to_keys, up_to_positions
 
 
 class Batch:
-    """The canvases of a `Work`, and what all passes over them have in common.
+    """The canvases of a `DecodingCall`, and what all passes over them have in common.
 
     is_guided: whether each row also runs without its prompt.
     shares_prefixes: whether some canvases begin with a shared prefix.
@@ -22,12 +22,12 @@ class Batch:
     widest_block, most_slots: the most columns and slots of a block.
     """
 
-    def __init__(self, work: Work) -> None:
-        self.work, self.options, self.denoiser, self.canvases = work, work.options, work.denoiser, work.canvases
-        self.device: torch.device = work.denoiser.device
-        self.mask_token_id, self.end_ids = work.denoiser.mask_token_id, frozenset(work.end_ids)
-        self.on_gpu, self.is_guided = self.device.type == "cuda", work.options.cfg_scale > 0.0
-        self.structure = structure = Structure(work.way, shift=work.denoiser.shift)
+    def __init__(self, call: DecodingCall) -> None:
+        self.call, self.options, self.denoiser, self.canvases = call, call.options, call.denoiser, call.canvases
+        self.device: torch.device = call.denoiser.device
+        self.mask_token_id, self.end_ids = call.denoiser.mask_token_id, frozenset(call.end_ids)
+        self.on_gpu, self.is_guided = self.device.type == "cuda", call.options.cfg_scale > 0.0
+        self.structure = structure = Structure(call.way, shift=call.denoiser.shift)
         self.stops_at_end = bool(self.end_ids) and structure.has_blocks
         may_share = structure.cache.remembers and not self.options.batch_invariant
         self.shares_prefixes = may_share and any(canvas.prefix is not None for canvas in self.canvases)

@@ -94,7 +94,7 @@ class Completion:
 
 
 @dataclass(frozen=True)
-class Work:
+class DecodingCall:
     """The resolved arguments of `completions_of`.
 
     banned_ids: tokens that are never written. is_decided: None without `early_exit`.

@@ -7,7 +7,7 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Work
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall
 from mdlm_lm_eval.decoding.engine import Engine
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
 from mdlm_lm_eval.decoding.way import Way, way_of
@@ -55,7 +55,7 @@ def completions_of(
     more.
     """
     options = way.options
-    work = Work(
+    call = DecodingCall(
         denoiser,
         canvases,
         way,
@@ -68,7 +68,7 @@ def completions_of(
         label_ids=label_ids,
     )
     if (row_decoder := row_decoder_for(denoiser, options)) is not None:
-        yield from row_decoder.decode(work)
+        yield from row_decoder.decode(call)
         return
     _check_model(denoiser, way, end_think_ids)
     if token_frequencies is None and options.token_frequencies is not None:
@@ -76,7 +76,7 @@ def completions_of(
     if token_frequencies is not None:
         token_frequencies = to_device(token_frequencies, denoiser.device)
     for indices in _together(canvases, options):
-        own = replace(work, canvases=[canvases[n] for n in indices], token_frequencies=token_frequencies)
+        own = replace(call, canvases=[canvases[n] for n in indices], token_frequencies=token_frequencies)
         try:
             for index, completion in Engine(own).completions():
                 yield indices[index], completion

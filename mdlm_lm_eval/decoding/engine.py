@@ -21,7 +21,7 @@ from contextlib import contextmanager
 import torch
 
 from mdlm_lm_eval.decoding.batch import Batch
-from mdlm_lm_eval.decoding.canvas import Completion, FirstToken, Work
+from mdlm_lm_eval.decoding.canvas import Completion, DecodingCall, FirstToken
 from mdlm_lm_eval.decoding.hindsight import Hindsight
 from mdlm_lm_eval.decoding.history import History
 from mdlm_lm_eval.decoding.lanes import Lanes, Queue
@@ -53,14 +53,14 @@ class NoProgressError(RuntimeError):
 class Engine:
     """Rows in lanes, and the passes over them."""
 
-    def __init__(self, work: Work) -> None:
-        self.work, self.options = work, work.options
-        self.batch = batch = Batch(work)
-        n_lanes = min(work.batch_size, bucket(len(batch.canvases), batch.device))
+    def __init__(self, call: DecodingCall) -> None:
+        self.call, self.options = call, call.options
+        self.batch = batch = Batch(call)
+        n_lanes = min(call.batch_size, bucket(len(batch.canvases), batch.device))
         self.lanes = Lanes(batch, n_lanes)
         self.budget: ThinkingBudget | None = None
         if self.options.max_thinking_tokens is not None:
-            self.budget = ThinkingBudget(batch, self.options.max_thinking_tokens, work.end_think_ids[0])
+            self.budget = ThinkingBudget(batch, self.options.max_thinking_tokens, call.end_think_ids[0])
         logits = Hindsight(batch) if batch.structure.needs.hindsight else PlaceLogits(batch)
         readers = _readers(batch, n_lanes, logits)
         fixed = None if self.budget is None else self.budget.token_id
@@ -125,14 +125,14 @@ class Engine:
                 first_open=self._first_open(window, outcome, n),
             )
             if row.idle == MOST_IDLE:
-                raise NoProgressError(self.work.way, row.index)
+                raise NoProgressError(self.call.way, row.index)
             if has_moved:
                 self.window = None
                 if self.budget is not None and row.number > number and not row.is_over:
                     self.budget.enter_block(row, window.of)
             if self._is_done(row, has_closed=row.n_closed > n_closed, takes_step=takes_step):
                 over.append(row)
-        self.work.advance(n_steps)
+        self.call.advance(n_steps)
         return over
 
     def _first_open(self, window: Window, outcome: Outcome | None, n: int) -> int:
@@ -168,18 +168,18 @@ class Engine:
         is_decided = row.decide(self.batch.end_ids, self.batch.mask_token_id)
         if row.is_over or (has_closed and self.batch.stops_at_end and row.closed_with(self.batch.end_ids)):
             return True
-        if not self.work.way.exits_early:
+        if not self.call.way.exits_early:
             return False
         return is_decided or (takes_step and self._is_enough(row))
 
     def _is_enough(self, row: Row) -> bool:
         """Whether a row's decided tokens are enough for the caller, who is asked when there are more of them."""
-        if self.work.is_decided is None or row.n_decided <= row.n_asked:
+        if self.call.is_decided is None or row.n_decided <= row.n_asked:
             return False
         if self.batch.on_gpu and row.cost.steps % _STEPS_BETWEEN_LOOKS:
             return False
         row.n_asked = row.n_decided
-        return self.work.is_decided(row.answer[: row.n_decided])
+        return self.call.is_decided(row.answer[: row.n_decided])
 
     def _completion(self, row: Row) -> Completion:
         """The answer of a row that is over, up to and including an end of text."""
@@ -192,20 +192,20 @@ class Engine:
             cost=row.cost,
             n_written=sum(token != mask for token in row.answer[: row.canvas.n_returned]),
             events=tuple(sorted(row.events, key=lambda event: (event.step, event.position))),
-            first=(row.first or FirstToken(0, 0, 0.0)) if self.work.label_ids else None,
+            first=(row.first or FirstToken(0, 0, 0.0)) if self.call.label_ids else None,
         )
 
 
 def _readers(batch: Batch, n_lanes: int, logits: PlaceLogits) -> list[Reader]:
     """The readers of each pass, in the order in which they see its logits."""
-    structure, work = batch.structure, batch.work
+    structure, call = batch.structure, batch.call
     readers: list[Reader] = [SamplerState(batch, n_lanes)]
     if structure.predicts_next and not structure.fills_next:
         readers.append(NextToken(batch, n_lanes))
-    if work.label_ids:
-        readers.append(FirstSlot(batch, work.label_ids))
+    if call.label_ids:
+        readers.append(FirstSlot(batch, call.label_ids))
     if batch.options.end_think_boost:
-        readers.append(RaisedEndOfThinking(batch, work.end_think_ids))
+        readers.append(RaisedEndOfThinking(batch, call.end_think_ids))
     if structure.needs.history:
         readers.append(History(batch, n_lanes))
     if isinstance(logits, Hindsight):

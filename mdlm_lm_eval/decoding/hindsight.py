@@ -55,7 +55,7 @@ class Hindsight(PlaceLogits, Reader):
             as_tensor(np.concatenate([of_canvas, of_shadow.ravel()]), batch.device),
         )
         of_places, of_shadows = logits[: len(asked.indices)], logits[len(asked.indices) :]
-        exclude(of_shadows, batch.work.banned_ids)
+        exclude(of_shadows, batch.call.banned_ids)
         ids = tokens.flatten()[:, None]
         parts = slices_of(len(of_shadows), of_shadows)
         of_tokens = [of_shadows[part].float().softmax(-1).gather(1, ids[part]) for part in parts]

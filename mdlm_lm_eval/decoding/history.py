@@ -23,7 +23,7 @@ class History(Reader):
     """
 
     def __init__(self, batch: Batch, n_lanes: int) -> None:
-        self.banned_ids = batch.work.banned_ids
+        self.banned_ids = batch.call.banned_ids
         n_slots = max(len(canvas.slots) for canvas in batch.canvases)
         self._before = torch.zeros(n_lanes, n_slots, batch.denoiser.vocab_size, device=batch.device)
         self._changes = torch.zeros(n_lanes, batch.structure.needs.history, batch.n_columns)

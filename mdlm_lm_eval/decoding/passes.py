@@ -93,9 +93,9 @@ class Passes:
         needs_confidence = self.views_confidence or rule.reads_places or is_drawn or options.trace
         self.proposer = Proposer(
             options,
-            batch.work.banned_ids,
+            batch.call.banned_ids,
             batch.end_ids,
-            batch.work.token_frequencies,
+            batch.call.token_frequencies,
             needs_confidence=needs_confidence,
             needs_entropy=self.views_entropy,
             fused=bool(batch.denoiser.fused),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mdlm_lm_eval.decoding.canvas import Completion, RowCost, Work
+from mdlm_lm_eval.decoding.canvas import Completion, DecodingCall, RowCost
 from mdlm_lm_eval.decoding.trace import Event
 from mdlm_lm_eval.decoding.way import own_options
 from mdlm_lm_eval.options import DecodingOptions, Options
@@ -32,7 +32,7 @@ class RowDecoder(Options, ABC):
         """Whether it decodes for this model with these options."""
 
     @abstractmethod
-    def decode(self, work: Work) -> Iterator[tuple[int, Completion]]:
+    def decode(self, call: DecodingCall) -> Iterator[tuple[int, Completion]]:
         """Decodes canvases, and gives the number of each with its completion; see `completions_of`."""
 
 
@@ -52,24 +52,24 @@ class PassByPass(ABC):
     row.
     """
 
-    def __init__(self, work: Work, first: int) -> None:
+    def __init__(self, call: DecodingCall, first: int) -> None:
         import torch
 
         from mdlm_lm_eval.model.devices import to_device
         from mdlm_lm_eval.model.kv_cache import CanvasCache
         from mdlm_lm_eval.model.prefix_store import begin_rows
 
-        self.denoiser, self.options, self.first = work.denoiser, work.options, first
-        self.canvases = canvases = work.canvases[first : first + work.batch_size]
-        self.length = length = work.way.attention.block_length or 1
-        self.banned_ids = to_device(torch.tensor(sorted(work.banned_ids)), work.denoiser.device)
+        self.denoiser, self.options, self.first = call.denoiser, call.options, first
+        self.canvases = canvases = call.canvases[first : first + call.batch_size]
+        self.length = length = call.way.attention.block_length or 1
+        self.banned_ids = to_device(torch.tensor(sorted(call.banned_ids)), call.denoiser.device)
         # Tokens of shared prefixes, after which windows of prompts begin.
         self.shared = [len(canvas.prefix or ()) for canvas in canvases]
         self.costs = [RowCost(shared=shared) for shared in self.shared]
         self.events: list[list[Event]] = [[] for _ in canvases]
         longest = max(len(canvas.token_ids) for canvas in canvases)
         self.width = (-(-longest // length) + 1) * length  # a block may reach beyond the canvas
-        self.cache = CanvasCache(work.denoiser.model.config.num_hidden_layers, self.width + 1, len(canvases))
+        self.cache = CanvasCache(call.denoiser.model.config.num_hidden_layers, self.width + 1, len(canvases))
         begin_rows(self.cache, [canvas.prefix for canvas in canvases])
         self.begin()
 
@@ -151,10 +151,10 @@ class BatchDecoder(RowDecoder):
 
     loop: ClassVar[type[PassByPass]]
 
-    def decode(self, work: Work) -> Iterator[tuple[int, Completion]]:
+    def decode(self, call: DecodingCall) -> Iterator[tuple[int, Completion]]:
         """Decodes canvases; see `completions_of`. A batch ends with its last row."""
-        for first in range(0, len(work.canvases), work.batch_size):
-            batch = self.loop(work, first)
+        for first in range(0, len(call.canvases), call.batch_size):
+            batch = self.loop(call, first)
             going = list(range(len(batch.canvases)))
             while going:
                 for row in list(going):
@@ -162,9 +162,9 @@ class BatchDecoder(RowDecoder):
                     if written is None:
                         continue
                     written = written[: batch.canvases[row].n_returned]
-                    ends = [n for n, token in enumerate(written, start=1) if token in work.end_ids]
+                    ends = [n for n, token in enumerate(written, start=1) if token in call.end_ids]
                     is_whole = len(written) == batch.canvases[row].n_returned
-                    if ends or is_whole or (work.is_decided is not None and work.is_decided(written)):
+                    if ends or is_whole or (call.is_decided is not None and call.is_decided(written)):
                         answer = written[: ends[0]] if ends else written
                         cost, events = batch.costs[row], tuple(batch.events[row])
                         yield first + row, Completion(answer, cost, len(written), events)

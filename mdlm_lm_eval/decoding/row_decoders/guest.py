@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, Work
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall, RowCost
 from mdlm_lm_eval.decoding.guests import GuestError, adapt, asked_tokens, signature_of
 from mdlm_lm_eval.decoding.row_decoders import RowDecoder
 from mdlm_lm_eval.options import DecodingOptions, short_name
@@ -27,17 +27,17 @@ class Guest(RowDecoder):
         """Whether the option `sampler` names a function."""
         return options.guest is not None
 
-    def decode(self, work: Work) -> Iterator[tuple[int, Completion]]:
+    def decode(self, call: DecodingCall) -> Iterator[tuple[int, Completion]]:
         """Decodes canvases; see `completions_of`. Raises GuestError, which names the canvas."""
-        denoiser, canvases, options = work.denoiser, work.canvases, work.options
+        denoiser, canvases, options = call.denoiser, call.canvases, call.options
         takes, named = signature_of(options), f"sampler={short_name(options.guest or '')}"
-        answer = adapt(takes, denoiser, end_ids=work.end_ids)
-        size = work.batch_size if getattr(takes.foreign.thing, "batches", False) else 1
+        answer = adapt(takes, denoiser, end_ids=call.end_ids)
+        size = call.batch_size if getattr(takes.foreign.thing, "batches", False) else 1
         asked = [
             (asked_tokens(options, len(canvas.slots), canvas.n_returned), canvas.n_returned) for canvas in canvases
         ]
         # Models of blocks fill their last block, and DiffusionGemma its last canvas.
-        blocks: int = work.way.attention.block_length or getattr(denoiser.model.config, "canvas_length", None) or 1
+        blocks: int = call.way.attention.block_length or getattr(denoiser.model.config, "canvas_length", None) or 1
         surplus = blocks - 1
         mask = denoiser.mask_token_id if denoiser.generate is None else -1  # which is no token
         first = 0
@@ -57,10 +57,10 @@ class Guest(RowDecoder):
             denoiser.forward_passes += count.passes
             cost = RowCost(count.passes, count.passes, count.positions // len(batch))
             for index, (canvas, ids) in enumerate(zip(batch, rows, strict=True), start=first):
-                written = _checked(ids, canvas.n_returned, length, surplus, mask, work.end_ids)
+                written = _checked(ids, canvas.n_returned, length, surplus, mask, call.end_ids)
                 if isinstance(written, str):
                     raise GuestError(index, f"{named} {written}")
-                work.advance(cost.steps)
+                call.advance(cost.steps)
                 yield index, Completion(written, cost, min(len(ids), canvas.n_returned))
             first += len(batch)
 

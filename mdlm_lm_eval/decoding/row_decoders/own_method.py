@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, Work
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall, RowCost
 from mdlm_lm_eval.decoding.row_decoders import RowDecoder
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import register
@@ -25,30 +25,30 @@ class OwnMethod(RowDecoder):
         """Whether the model's family has such a method."""
         return denoiser.generate is not None
 
-    def decode(self, work: Work) -> Iterator[tuple[int, Completion]]:
+    def decode(self, call: DecodingCall) -> Iterator[tuple[int, Completion]]:
         """Decodes one canvas after the other; `batch_size` is that of the draws of noise."""
-        denoiser = work.denoiser
+        denoiser = call.denoiser
         assert denoiser.generate is not None
-        for index, canvas in enumerate(work.canvases):
+        for index, canvas in enumerate(call.canvases):
             if denoiser.read is not None and canvas.slots[0] < canvas.prompt_length:  # slots in the text
-                completion = fill_by_reads(work, canvas, index)
+                completion = fill_by_reads(call, canvas, index)
             else:
                 token_ids, n_passes, n_written = denoiser.generate(
                     denoiser.model,
                     list(canvas.token_ids[: canvas.prompt_length]),
-                    work.options,
+                    call.options,
                     n_tokens=canvas.n_returned,
-                    end_ids=sorted(work.end_ids),
+                    end_ids=sorted(call.end_ids),
                     pad_token_id=denoiser.pad_token_id,
                     seed=canvas.seed,
                 )
                 denoiser.forward_passes += n_passes
                 completion = Completion(token_ids, RowCost(forward_passes=n_passes, steps=n_passes), n_written)
-            work.advance(completion.cost.steps)
+            call.advance(completion.cost.steps)
             yield index, completion
 
 
-def fill_by_reads(work: Work, canvas: Canvas, index: int) -> Completion:
+def fill_by_reads(call: DecodingCall, canvas: Canvas, index: int) -> Completion:
     """Fills the returned slots with the tokens of the highest mean log-probability.
 
     Raises OptionError if no text stands before the first slot, and NonFiniteLogitsError, which names the `index`.
@@ -60,16 +60,16 @@ def fill_by_reads(work: Work, canvas: Canvas, index: int) -> Completion:
 
     if canvas.slots[0] == 0:
         raise OptionError("infill=true needs a text before the first slot, which the model's encoder reads")
-    noise_num = work.options.noise_num
-    total = torch.zeros((), device=work.denoiser.device)
+    noise_num = call.options.noise_num
+    total = torch.zeros((), device=call.denoiser.device)
     for log_probs in draws(
-        work.denoiser,
+        call.denoiser,
         canvas.token_ids,
         canvas.slots,
         n_read=canvas.n_returned,
         noise_num=noise_num,
         seed=canvas.seed,
-        batch_size=work.batch_size,
+        batch_size=call.batch_size,
     ):
         total = total + log_probs.sum(0)  # [n, V]
     if not total.isfinite().all():
