@@ -7,7 +7,7 @@ from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.jobs.generation import Generation
-from mdlm_lm_eval.jobs.requests import task_of
+from mdlm_lm_eval.jobs.prepared import task_of
 from mdlm_lm_eval.loaded import LoadedModel
 from mdlm_lm_eval.model.text import SLOT_MARKER, has_slots
 from mdlm_lm_eval.options import DEFAULT_SAMPLER, shown

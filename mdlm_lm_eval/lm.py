@@ -20,7 +20,7 @@ from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, ScoredRequest
-from mdlm_lm_eval.jobs.requests import resolved, seeds_of, task_of, warn_of_unknown, without_padding_copies
+from mdlm_lm_eval.jobs.prepared import resolved, seeds_of, task_of, warn_of_unknown, without_padding_copies
 from mdlm_lm_eval.jobs.shared import Context
 from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens

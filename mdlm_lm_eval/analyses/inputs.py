@@ -14,7 +14,7 @@ from mdlm_lm_eval.checkpoints import ending_templates
 from mdlm_lm_eval.declared import declarations
 from mdlm_lm_eval.decoding.canvas import build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.way import way_of
-from mdlm_lm_eval.jobs.requests import warn_of_unknown
+from mdlm_lm_eval.jobs.prepared import warn_of_unknown
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import SLOT_MARKER, count_unknown
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError

@@ -12,7 +12,7 @@ from lm_eval.api.instance import Instance
 from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.memory import RowSize
-from mdlm_lm_eval.jobs.requests import task_of
+from mdlm_lm_eval.jobs.prepared import task_of
 from mdlm_lm_eval.jobs.shared import Context, measured, most_rows
 from mdlm_lm_eval.likelihood import scoring
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
