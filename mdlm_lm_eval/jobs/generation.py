@@ -189,7 +189,18 @@ class GenerationJob:
         names = () if part[0].labels is None else part[0].labels.names
         labels = LabelTokens(names, context.tokenizer, context.eos_ids, context.end_of_turn_ids)
         with measured(context, [one.instance for one in part]) as meter:
-            completions = self._completions(part, way, labels, batch_size, shows_progress=not is_audit)
+            completions = completions_of(
+                denoiser,
+                [one.canvas for one in part],
+                way,
+                eos_ids=context.eos_ids,
+                end_of_turn_ids=context.end_of_turn_ids,
+                end_think_ids=context.tokenizer.encode(way.options.end_think, add_special_tokens=False),
+                label_ids=[*labels.names],
+                is_decided=part[0].ending.is_decided,
+                advance=(lambda _steps: None) if is_audit else self.bar.update,
+                batch_size=batch_size,
+            )
             while group := [(part[index], completion) for index, completion in islice(completions, n_lanes)]:
                 n_passes = denoiser.forward_passes - before
                 before += n_passes
@@ -208,30 +219,6 @@ class GenerationJob:
                 if (saved := context.request_cache) is not None:
                     answers = ((one.instance.args, one.string, one.own_seed) for one, _ in group)
                     saved.save(REQUEST_TYPE, answers, context.record)
-
-    def _completions(
-        self,
-        part: Sequence[Generation],
-        way: ResolvedRequest,
-        labels: LabelTokens,
-        batch_size: int,
-        *,
-        shows_progress: bool,
-    ) -> Iterator[tuple[int, Completion]]:
-        """The completions of requests, as rows are done."""
-        context = self.context
-        return completions_of(
-            context.denoiser,
-            [one.canvas for one in part],
-            way,
-            eos_ids=context.eos_ids,
-            end_of_turn_ids=context.end_of_turn_ids,
-            end_think_ids=context.tokenizer.encode(way.options.end_think, add_special_tokens=False),
-            label_ids=[*labels.names],
-            is_decided=part[0].ending.is_decided,
-            advance=self.bar.update if shows_progress else lambda _steps: None,
-            batch_size=batch_size,
-        )
 
     def _costs(
         self, completions: Sequence[Completion], n_passes: int, n_lanes: int, meter: Meter

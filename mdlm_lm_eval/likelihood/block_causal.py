@@ -93,7 +93,7 @@ class _Room(NamedTuple):
 
 
 def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> list[list[Trajectory]]:
-    """Adds the terms of all blocks to the totals; returns the trajectories of each request's blocks.
+    """Adds the terms of all blocks; returns the trajectories of each request's blocks.
 
     Without corruptions, trajectories are followed to their ends. With corruptions and `check_greedy`, they are followed
     as long as all of a request's are greedy; without `check_greedy`, not at all.

@@ -53,15 +53,13 @@ class Scoring:
     rule: the options by which trajectories take their steps.
     corruptions_of: returns the corruptions of a request, or of its part in a block; None if only trajectories are
         needed.
-    totals: log p of every request so far, in nats.
-    terms: the terms of every request's sum.
+    terms: the terms of every request's sum so far.
     """
 
     denoiser: Denoiser
     options: LikelihoodOptions
     rule: LikelihoodOptions
     corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None
-    totals: list[float]
     terms: list[list[Term]]
     batch_size: int
 
@@ -126,7 +124,7 @@ def read(scoring: Scoring, canvases: Sequence[LikelihoodCanvas]) -> None:
 
 
 def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor, *, strict: bool) -> None:
-    """Adds the contributions of corruptions to the totals, and advances the trajectories by one denoising step.
+    """Adds the contributions of corruptions to the terms, and advances the trajectories by one denoising step.
 
     `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. With
     `likelihood=confidence`, a step fills the mask whose true token is the likeliest. Otherwise it fills
@@ -155,12 +153,11 @@ def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor,
 def _add(
     scoring: Scoring, contributions: Sequence[tuple[Trajectory, Corruption, int]], log_probs: Sequence[float]
 ) -> None:
-    """Adds the log-probability of each scored token to its request's total. Raises NonFiniteLogitsError."""
+    """Adds the log-probability of each scored token to its request's terms. Raises NonFiniteLogitsError."""
     for (trajectory, corruption, position), log_prob in zip(contributions, log_probs, strict=True):
         index = trajectory.index
         if math.isnan(log_prob):
             raise NonFiniteLogitsError(index)
-        scoring.totals[index] += corruption.weight * log_prob
         sample = (trajectory.offset, *corruption.masked)
         scoring.terms[index].append(Term(trajectory.offset + position, corruption.weight, log_prob, sample))
 

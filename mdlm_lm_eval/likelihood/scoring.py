@@ -99,19 +99,18 @@ def score(
         options,
         rule=options if options.likelihood == "duel" else greedy,
         corruptions_of=None if is_walked else lambda request: corruptions_of(request, options),
-        totals=[0.0] * len(requests),
         terms=terms,
         batch_size=batch_size,
     )
     ends, walks = _run(scoring, starts)
     for end in ends if is_walked else ():
-        scoring.totals[end.index] = sum(end.log_probs)
         pairs = zip(end.order, end.log_probs, strict=True)
         terms[end.index] += [Term(position, 1.0, log_prob) for position, log_prob in pairs]
-    return [
-        Likelihood(total, options.check_greedy and walk.is_greedy, _error_of(own, walk.request, options), own)
-        for total, walk, own in zip(scoring.totals, walks, terms, strict=True)
-    ]
+    found = []
+    for walk, own in zip(walks, terms, strict=True):
+        total, is_greedy = sum(term.weight * term.log_prob for term in own), options.check_greedy and walk.is_greedy
+        found.append(Likelihood(float(total), is_greedy, _error_of(own, walk.request, options), own))
+    return found
 
 
 def _run(scoring: Scoring, starts: Sequence[Trajectory]) -> tuple[Sequence[Trajectory], Sequence[Trajectory]]:
