@@ -290,7 +290,7 @@ def outcome(seed: int, dtype: torch.dtype) -> Outcome:
         of_row = dict(zip(order, found, strict=True))
         return [of_row[n].token_ids for n in range(len(rows))], sum(one.cost.shared for one in found)
 
-    shared, _ = with_prefixes(denoiser, canvases, way, least=draw.choice([1, 1, 8]))
+    shared, *_ = with_prefixes(denoiser, canvases, way, least=draw.choice([1, 1, 8]))
     is_exact = dtype == torch.float32
     off, _ = strings(canvases, sizes[0])
     on, n_shared = strings(shared, sizes[1] if is_exact else sizes[0])

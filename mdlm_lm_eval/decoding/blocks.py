@@ -71,30 +71,20 @@ class Structure:
 
 def with_prefixes(
     denoiser: Denoiser, canvases: Sequence[Canvas], way: Way, *, least: float = LEAST_SAVED
-) -> tuple[list[Canvas], PrefixStore]:
-    """The canvases in their order with the prefixes that they share and that save `least` tokens, and their store.
-
-    The last block, or token, before the first one with a slot is never shared: a row runs it itself, so that it takes
-    the same passes with and without a prefix, and can predict the next token.
-    """
-    attention, step = way.attention, way.attention.shared_step
-    store = PrefixStore(denoiser, attention, is_guided=way.options.cfg_scale > 0.0)
-    if step is None or not way.cache.remembers:
-        return list(canvases), store
-    starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
-    rows = [canvas.token_ids[: max(0, start - step)] for canvas, start in zip(canvases, starts, strict=True)]
-    prefixes = shared_prefixes(rows, step, store, least=least)
-    return [replace(canvas, prefix=prefix) for canvas, prefix in zip(canvases, prefixes, strict=True)], store
-
-
-def in_shared_order(
-    denoiser: Denoiser, canvases: Sequence[Canvas], way: Way, *, least: float = LEAST_SAVED
 ) -> tuple[list[Canvas], list[int], PrefixStore]:
-    """The canvases of `with_prefixes`, the order to decode them in, and their store.
+    """The canvases with the prefixes that they share and that save `least` tokens, an order of them, and their store.
 
-    Those with a common prefix follow each other, the longest first, so that memory runs out early if at all.
+    In this order, canvases with a common prefix follow each other, the longest first, so that memory runs out early if
+    at all. The last block, or token, before the first one with a slot is never shared: a row runs it itself, so that it
+    takes the same passes with and without a prefix, and can predict the next token.
     """
-    found, store = with_prefixes(denoiser, canvases, way, least=least)
+    attention, step, found = way.attention, way.attention.shared_step, list(canvases)
+    store = PrefixStore(denoiser, attention, is_guided=way.options.cfg_scale > 0.0)
+    if step is not None and way.cache.remembers:
+        starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
+        rows = [canvas.token_ids[: max(0, start - step)] for canvas, start in zip(canvases, starts, strict=True)]
+        prefixes = shared_prefixes(rows, step, store, least=least)
+        found = [replace(canvas, prefix=prefix) for canvas, prefix in zip(canvases, prefixes, strict=True)]
     order = sorted(range(len(found)), key=lambda n: sort_key_of(found[n].prefix, len(found[n].token_ids)))
     return found, order, store
 

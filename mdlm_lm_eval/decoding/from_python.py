@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, ids_after_answers, reserved_positions
-from mdlm_lm_eval.decoding.blocks import in_shared_order
+from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas, build_infill_canvas, repetitions, seed_of
 from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.decode import completions_of
@@ -204,7 +204,7 @@ def _decoded(
     if tokenizer is not None:
         stop_ids, end_of_turn = {*stop_ids, *eos_ids(tokenizer, None)}, end_of_turn_ids(tokenizer)
         end_think_ids = tokenizer.encode(way.options.end_think, add_special_tokens=False)
-    shared, order, store = in_shared_order(denoiser, canvases, way)
+    shared, order, store = with_prefixes(denoiser, canvases, way)
     found: dict[int, Completion] = {}
     try:
         for number, completion in completions_of(

@@ -10,7 +10,7 @@ from itertools import islice
 from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.batch import columns_of
-from mdlm_lm_eval.decoding.blocks import in_shared_order
+from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.decode import completions_of
 from mdlm_lm_eval.decoding.memory import RowSize
@@ -137,7 +137,7 @@ class GenerationJob:
         """Finds prefixes that canvases share, sets them in the canvases, and sorts the group by them."""
         denoiser, least = self.context.denoiser, self.context.least_saved
         asked = [one.canvas for one in group]
-        canvases, order, self.store = in_shared_order(denoiser, asked, group[0].request, least=least)
+        canvases, order, self.store = with_prefixes(denoiser, asked, group[0].request, least=least)
         for one, canvas in zip(group, canvases, strict=True):
             one.canvas = canvas
         group[:] = [group[index] for index in order]

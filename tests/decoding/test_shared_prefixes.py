@@ -156,7 +156,7 @@ def test_answers_passes_and_traces_are_those_without_sharing(name: str, monkeypa
     options = DecodingOptions(**setting.options)
     canvases = canvases_of(denoiser, options, prompts(4, Random(1)), setting.returned or 9)
     alone = decoded(denoiser, canvases, options, 3)
-    shared, store = with_prefixes(denoiser, canvases, way_of(options, denoiser.attention), least=LEAST)
+    shared, _, store = with_prefixes(denoiser, canvases, way_of(options, denoiser.attention), least=LEAST)
     assert any(canvas.prefix for canvas in shared) == shares(setting)
     order = in_order(shared)
     for batch_size in (3, 20):
@@ -211,7 +211,7 @@ def test_strings_of_the_published_families_do_not_change(family: str) -> None:
     examples = draw.choices(range(10, 90), k=45)
     rows = [examples + draw.choices(range(10, 90), k=n) for n in (3, 11, 19)]
     canvases = canvases_of(denoiser, options, rows, 20)
-    shared, _ = with_prefixes(denoiser, canvases, way_of(options, denoiser.attention), least=1)
+    shared, *_ = with_prefixes(denoiser, canvases, way_of(options, denoiser.attention), least=1)
     assert all(canvas.prefix for canvas in shared)
     alone = decode_canvases(denoiser, canvases, options)
     assert [one.token_ids for one in decode_canvases(denoiser, shared, options)] == [one.token_ids for one in alone]
@@ -324,7 +324,7 @@ def test_a_gpu_waits_once_a_pass_and_never_copies_because_of_it(name: str, monke
 
     def run(denoiser: Denoiser, batch_size: int) -> list[Any]:
         rows = canvases_of(denoiser, options, prompts(3, Random(1)))
-        canvases, _ = with_prefixes(denoiser, rows, way_of(options, denoiser.attention), least=8)
+        canvases, *_ = with_prefixes(denoiser, rows, way_of(options, denoiser.attention), least=8)
         found = decoded(denoiser, [canvases[n] for n in in_order(canvases)], options, batch_size)
         assert sum(one.cost.shared for one in found) > 100
         return [answer(one.token_ids) for one in found]
@@ -364,7 +364,7 @@ def test_a_stored_prefix_is_in_the_budget_of_memory(monkeypatch: pytest.MonkeyPa
         where: dict[str, Any] = {"mask_token_id": MASK, "max_length": 8192}
         way = way_of(options, denoiser.attention)
         rows = [build_canvas([7] * n_shared + [8 + n] * n_own, way, **where)[0] for n in range(n_rows)]
-        canvases, _ = with_prefixes(denoiser, rows, way)
+        canvases, *_ = with_prefixes(denoiser, rows, way)
         assert most_held([canvas.prefix for canvas in canvases]) == n_shared
         with pytest.raises(EnoughError):
             decode_canvases(denoiser, canvases, options, batch_size=n_rows)
