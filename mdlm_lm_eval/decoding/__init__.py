@@ -9,13 +9,13 @@ Read `reference` first, which decodes one canvas from top to bottom. Then read `
     from_python       prompts in, answers out
     decode            canvases in, completions out
     engine            the loop: a pass over a window of each row, and then each row moves on
-    rows, blocks      a row, its plan and its stages; the blocks of a canvas and their planned steps
-    lanes             the places of rows, and the canvases that wait for one
+    rows, blocks      a row, its layout and its stages; the blocks of a canvas and their planned steps
+    lanes             rows that run together, and the canvases that wait for a lane
     batch             the facts that hold for all rows
     windows           the columns that a pass runs, and what they see
     passes            one pass: the model is asked, tokens are proposed, the sampler chooses
-    readers           what else sees the logits of a pass, for `first_token`, `hindsight`, `history`, `next_token` and
-                      `thinking`
+    readers           what else takes part in a pass: the sampler's state, labels, next tokens; also `hindsight`,
+                      `history` and `thinking`
     canvas            prompt, masks and steps of a request, and its completion
     schedules         how many masks a pass fills
     candidates        the token proposed for each mask
@@ -26,9 +26,12 @@ Read `reference` first, which decodes one canvas from top to bottom. Then read `
     guests            functions of others that generate
 
     row     a canvas that is being decoded
-    lane    a place for a row in the batch
+    lane    what a row takes among those that run together; a cache keeps its keys and values there
     slot    a mask of a canvas that is decoded
-    window  the columns of a row that a pass runs
+    column  a position on a canvas
+    window  the columns that a pass runs of each row
+    place   a column of a row in a window
+    plan    the steps of a block; layout: the blocks of a canvas
     canvas  the whole text of a request, with its masks
     wide    a pass over whole canvases or text, which runs apart from passes over blocks
 """
