@@ -18,6 +18,8 @@ from mdlm_lm_eval.paper.verdict import decide
 from tests.support.leaderboard_files import TASKS, result_file, suite_file, write
 from tests.support.planted_model import cells, write_analysis, write_run
 
+pytestmark = pytest.mark.slow
+
 
 def _near_is_better(cell):
     """A model that loses context to distance, and nothing to masks."""

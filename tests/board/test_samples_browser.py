@@ -16,6 +16,8 @@ from selenium.webdriver.common.keys import Keys  # isort: skip
 from selenium.webdriver.support.ui import Select, WebDriverWait  # isort: skip
 from tests.support.sampled_runs import HOSTILE, WORDS, MASK, events_of, plain_trace, two_runs, write_run  # isort: skip
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> str:

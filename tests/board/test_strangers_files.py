@@ -24,6 +24,8 @@ from mdlm_lm_eval.results import load
 from mdlm_lm_eval.results.recorded import Answered, Recorded
 from tests.support.leaderboard_files import gsm8k_file, result_file, served, suite_file, write
 
+pytestmark = pytest.mark.slow
+
 # Of every JSON type; half a character; a name that no file can have. 1e400 is read as infinite.
 VALUES = (None, True, 10**400, float("inf"), "a/b" * 99, "\ud800", ["a", {}], {"a": [1]})
 AUDIT = {"requests": 2, "same_strings": 1, "exact_answers": [{"doc_id": 0, "exact": "1"}, {"doc_id": 1}]}

@@ -27,6 +27,8 @@ from tests.conftest import choice, generation, refused
 from tests.support.logged_traces import canvases_of
 from tests.support.reference import GOLDEN, facts_of, generated, load, named, tensors_of
 
+pytestmark = pytest.mark.slow
+
 NEMOTRON = facts_of("nemotron_labs_diffusion")["generate"]
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.frozen_runs import difference, frozen, recorded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("part", range(4))
 def test_runs_are_as_they_were_frozen(part: int) -> None:

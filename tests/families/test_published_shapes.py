@@ -17,6 +17,8 @@ from mdlm_lm_eval.model.text import Ending
 from tests.conftest import evaluate
 from tests.support.published_shapes import NAMES, build, shape, shrunk_config, tensors_of
 
+pytestmark = pytest.mark.slow
+
 # Of the many passes that published settings take.
 FEW: dict[str, Any] = {"mc_num": 2}
 FEW_OF: dict[str, dict[str, Any]] = {

@@ -32,6 +32,8 @@ from tests.conftest import choice, generation, refused, tiny_tokenizer
 from tests.support.commands import run
 from tests.support.reference import GOLDEN
 
+pytestmark = pytest.mark.slow
+
 MODEL = "built-in-block"
 STATED = {"confidence_threshold": 0.9}
 

@@ -24,6 +24,8 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import random_llama
 from tests.pretended_gpu import GPU, PretendedGpu
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = AttentionPattern(4)
 MODES: dict[str, tuple[AttentionPattern, bool, dict[str, Any]]] = {
     "full": (FULL_ATTENTION, False, {"steps": 4}),

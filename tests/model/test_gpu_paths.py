@@ -18,6 +18,8 @@ from mdlm_lm_eval.registry import register
 from tests.pretended_gpu import PretendedGpu
 from tests.support.canvases import APPROXIMATE, canvas, model, neighbours
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _small_shapes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ from tests.pretended_gpu.settings import (
 )
 from tests.pretended_gpu.tensors import numbers_of
 
+pytestmark = pytest.mark.slow
+
 FEW: dict[str, int] = {"n_rows": 5, "n_masks": 5}  # a whole block and a part of one
 
 

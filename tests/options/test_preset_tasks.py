@@ -23,6 +23,8 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.presets import published
 from tests.conftest import LM_EVAL_05, data, evaluate, stand_in_for_code_eval, tiny_model, tiny_tokenizer
 
+pytestmark = pytest.mark.slow
+
 Entry = dict[str, Any]
 TASKS: dict[str, list[Entry]] = data("preset_tasks.json")
 FOLDERS = (tasks_path(), Path(lm_eval.tasks.__file__).parent)

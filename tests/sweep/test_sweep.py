@@ -28,6 +28,8 @@ from tests.conftest import LM_EVAL_05
 from tests.support.commands import run
 from tests.support.leaderboard_files import result_file
 
+pytestmark = pytest.mark.slow
+
 TIMES = ("pretty_env_info", "date", "total_evaluation_time_seconds", "git_hash", "start_time", "end_time")
 
 

@@ -18,6 +18,8 @@ from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.planning import path_of, planned
 from mdlm_lm_eval.sweep.run import Measured, Tasks, as_chats
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def words(tmp_path: Path) -> list[str]:

@@ -13,6 +13,8 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from mdlm_lm_eval.sweep.claims import Claims  # noqa: E402
 from tests.sweep.test_sweep import stored, sweep  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_same_files_as_here_also_when_a_worker_is_killed(
     tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch

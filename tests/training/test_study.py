@@ -12,6 +12,8 @@ from mdlm_lm_eval import MDLM
 from tests.conftest import evaluate
 from training import asking, shipping, study, study_tables
 
+pytestmark = pytest.mark.slow
+
 
 def test_an_arm_stands_on_one_before_it() -> None:
     names = [*study.ARMS]
