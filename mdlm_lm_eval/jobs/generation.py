@@ -53,6 +53,11 @@ class Generation(PreparedRequest):
     is_audited: bool = False
     string: str | None = None
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels of a single-token answer, as far as they are known."""
+        return () if self.labels is None else self.labels.names
+
 
 class GenerationJob:
     """The generation requests of one call. Requests with the same settings are decoded in one run of lanes."""
@@ -127,7 +132,7 @@ class GenerationJob:
         groups: dict[Hashable, list[Generation]] = {}
         for one in self.generations:
             if one.string is None:
-                key = one.request.alike, one.labels and one.labels.names
+                key = one.request.alike, one.label_names
                 groups.setdefault(key, []).append(one)
         for group in groups.values():
             group.sort(key=lambda one: (-len(one.canvas.token_ids), one.canvas.token_ids))
@@ -186,8 +191,7 @@ class GenerationJob:
         is_alone = denoiser.generate is not None or way.options.guest is not None
         cache = way.options.cache if is_alone else way.cache_name
         n_lanes, before = 1 if is_alone else min(batch_size, len(part)), denoiser.forward_passes
-        names = () if part[0].labels is None else part[0].labels.names
-        labels = LabelTokens(names, context.tokenizer, context.eos_ids, context.end_of_turn_ids)
+        labels = LabelTokens(part[0].label_names, context.tokenizer, context.eos_ids, context.end_of_turn_ids)
         with measured(context, [one.instance for one in part]) as meter:
             completions = completions_of(
                 denoiser,
@@ -213,12 +217,15 @@ class GenerationJob:
                     one.string = answer.string
                     self.bar.update(one.canvas.steps - completion.cost.steps)  # the steps that early exit saved
                     self._record(one, completion, answer, ending, labels).caches.add(cache)
-                if is_audit:
-                    continue
-                context.record.forward_passes += n_passes
-                if (saved := context.request_cache) is not None:
-                    answers = ((one.instance.args, one.string, one.own_seed) for one, _ in group)
-                    saved.save(REQUEST_TYPE, answers, context.record)
+                if not is_audit:
+                    self._save([one for one, _ in group], n_passes)
+
+    def _save(self, answered: Sequence[Generation], n_passes: int) -> None:
+        """Records the passes of these answers, and saves both to the request cache."""
+        self.context.record.forward_passes += n_passes
+        if (cache := self.context.request_cache) is not None:
+            answers = ((one.instance.args, one.string, one.own_seed) for one in answered)
+            cache.save(REQUEST_TYPE, answers, self.context.record)
 
     def _costs(
         self, completions: Sequence[Completion], n_passes: int, n_lanes: int, meter: Meter
