@@ -32,7 +32,6 @@ def serve() -> None:
     """Measures the cells that standard input names, a line each."""
     replies = only_replies()
     import torch
-    from transformers import AutoTokenizer
 
     import mdlm_lm_eval
 
@@ -45,7 +44,7 @@ def serve() -> None:
     from mdlm_lm_eval.options import DecodingOptions
 
     torch.set_num_threads(1)
-    tokenizer = AutoTokenizer.from_pretrained(Path(mdlm_lm_eval.__file__).parent / "default_model")
+    tokenizer = mdlm_lm_eval.load_tokenizer()
     ending = Ending(tokenizer, (), ("\n\n", "Q:"), None)
 
     def is_decided(ids: list[int]) -> bool:

@@ -9,7 +9,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.decoding.checks import check_decoding, check_family
 from mdlm_lm_eval.decoding.way import Way
-from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.models import BUILT_IN, model_path
 from mdlm_lm_eval.options import OptionError, parse_flag
 from mdlm_lm_eval.resolve import Settings, resolve
 

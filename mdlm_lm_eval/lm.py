@@ -17,20 +17,20 @@ from mdlm_lm_eval.arguments import settings_of
 from mdlm_lm_eval.command_line import say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, repetitions, seed_of_request
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
-from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
+from mdlm_lm_eval.jobs.labels import Labels
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, ScoredRequest
 from mdlm_lm_eval.jobs.prepared import resolved, seeds_of, task_of, warn_of_unknown, without_padding_copies
+from mdlm_lm_eval.jobs.request_cache import RequestCache
 from mdlm_lm_eval.jobs.shared import Context
-from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import check_likelihood
 from mdlm_lm_eval.loaded import LoadedModel
 from mdlm_lm_eval.model.text import ENDINGS, Ending, closes_thinking, count_unknown, encode_infill
+from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.provenance import fingerprint, in_words, provenance
 from mdlm_lm_eval.record import RunRecord
-from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import ResolvedRequest
 
 logger = logging.getLogger(__name__)

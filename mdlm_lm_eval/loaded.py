@@ -12,12 +12,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.arguments import config_of, settings_of, source_of, tokenizer_of
 from mdlm_lm_eval.command_line import check_output_path, runs_lm_eval
-from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.jobs.shared import Batches
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
 from mdlm_lm_eval.model.text import closing_ids, encode_without_masks
+from mdlm_lm_eval.models import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.options import OptionError, parse_whole
 from mdlm_lm_eval.record import digest_of_settings
 from mdlm_lm_eval.resolve import loading_names

@@ -33,6 +33,7 @@ from mdlm_lm_eval.command_line import check_output_path, show_option_errors_alon
 from mdlm_lm_eval.declared import as_record, declarations, parsed, silent_names
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
 from mdlm_lm_eval.jobs.prepared import PreparedRequest, in_drawn_order, resolved, seeds_of, task_of, warn_of_unknown
+from mdlm_lm_eval.jobs.request_cache import RequestCache
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import count_unknown, prompt_ids
 from mdlm_lm_eval.options import (
@@ -47,7 +48,6 @@ from mdlm_lm_eval.options import (
     unknown_option,
 )
 from mdlm_lm_eval.record import Answer, RunRecord, facts_of_run
-from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import UNKNOWN

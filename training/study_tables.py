@@ -33,7 +33,7 @@ PLACES = {
     "control": (PAGE,),
     "tv": (ROOT / "finetune/README.md",),
     "repair": (PAGE,),
-    "shipped": (ROOT / "mdlm_lm_eval/default_model/README.md",),
+    "shipped": (ROOT / "mdlm_lm_eval/models/built-in/README.md",),
 }
 SHIPPED = 19  # the seed of `built-in` and `built-in-instruct`
 PRIMARY = [name for name, arm in ARMS.items() if not arm.is_secondary]

@@ -1,9 +1,9 @@
 """Trains the built-in model, or its block-diffusion twin, from scratch on a CPU, or the built-in model on lists.
 
     export OMP_NUM_THREADS=1
-    python -m training.train --output out/default_model
-    python -m training.train --output out/default_model_block --block_length 8
-    python -m training.train --output out/default_model_lists --lists
+    python -m training.train --output out/built-in
+    python -m training.train --output out/built-in-block --block_length 8
+    python -m training.train --output out/built-in-lists --lists
 
 1. A curriculum of word facts and few-shot documents up to the suite's length, with masks in some of their answers.
 2. The same documents, and longer random walks, with LLaDA's pre-training objective.
@@ -27,7 +27,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.models import BUILT_IN, model_path
 from mdlm_lm_eval.results.files import whole_folder
 from training import corpus, lists
 from training.batches import Batch, Noiser

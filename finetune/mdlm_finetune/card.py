@@ -14,7 +14,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from mdlm_finetune.recipe import Recipe, Run
-from mdlm_lm_eval.default_model import BUILT_IN
+from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.decomposition import WORDS, Decomposition, decomposition_of
 from mdlm_lm_eval.results.files import write_whole

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mdlm_finetune.objectives import flag
 from mdlm_lm_eval.command_line import parser_of, read_recipe, refuse_rest
-from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.loader import load_plugins
+from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import ModelOptions, OptionError
 from mdlm_lm_eval.registry import OBJECTIVES
 

@@ -14,8 +14,8 @@ from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analyses import inputs
 from mdlm_lm_eval.analyses.gradients import attribute, example_means, group_means
 from mdlm_lm_eval.analyses.report import Report, Row, over_tasks
-from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.names import recorded_name
 from mdlm_lm_eval.results.suite import suite_info

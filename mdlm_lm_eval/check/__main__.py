@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdlm_lm_eval.command_line import ending_well, parser_of
-from mdlm_lm_eval.default_model import BUILT_IN
+from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import OptionError
 
 if TYPE_CHECKING:

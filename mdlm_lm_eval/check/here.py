@@ -15,11 +15,11 @@ from mdlm_lm_eval.check.comparison import random_canvases
 from mdlm_lm_eval.declared import as_record
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
-from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending, prompt_ids
+from mdlm_lm_eval.models import model_path
 from mdlm_lm_eval.options import DecodingOptions, OptionError, dtype_name
 from mdlm_lm_eval.plugin import task_manager
 from mdlm_lm_eval.provenance import provenance

@@ -6,10 +6,10 @@ from typing import Any
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families import family_of, published_family
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.grouped_attention import NAME as GROUPED_ATTENTION
+from mdlm_lm_eval.models import model_path
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import FAMILIES
 

@@ -10,10 +10,10 @@ from mdlm_lm_eval.checkpoints.adapters import adapter_config, load_adapter
 from mdlm_lm_eval.checkpoints.config import attention_of, load_config, resolve_mask_token_id
 from mdlm_lm_eval.checkpoints.tokenizers import load_tokenizer
 from mdlm_lm_eval.checkpoints.weights import load_model
-from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.families import family_of, refuse_other_decoders
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
+from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import OptionError
 
 logger = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBas
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mdlm_lm_eval.checkpoints.config import load_config
-from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.model.text import closing_ids
+from mdlm_lm_eval.models import BUILT_IN, model_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import FAMILIES
 from mdlm_lm_eval.silence import silenced

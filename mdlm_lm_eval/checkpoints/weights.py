@@ -17,10 +17,10 @@ from transformers.modeling_utils import local_torch_dtype
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from mdlm_lm_eval.checkpoints.strangers import refuse_files_outside, refused_pickles
-from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.families.remote import offered_class
 from mdlm_lm_eval.loader import Foreign, load_foreign
+from mdlm_lm_eval.models import model_path
 from mdlm_lm_eval.options import OptionError, dtype_name
 
 logger = logging.getLogger(__name__)

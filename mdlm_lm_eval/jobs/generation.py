@@ -15,9 +15,9 @@ from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.decode import completions_of
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.trace import filled
+from mdlm_lm_eval.jobs.labels import Labels, LabelTokens
 from mdlm_lm_eval.jobs.prepared import PreparedRequest, in_drawn_order, task_of
 from mdlm_lm_eval.jobs.shared import Context, measured, most_rows
-from mdlm_lm_eval.labels import Labels, LabelTokens
 from mdlm_lm_eval.model.devices import Meter
 from mdlm_lm_eval.model.prefix_store import most_held
 from mdlm_lm_eval.model.text import Ending

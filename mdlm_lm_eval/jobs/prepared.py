@@ -10,9 +10,9 @@ from typing import Any
 from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.decoding.canvas import repetitions, seed_of, seed_of_request
+from mdlm_lm_eval.jobs.request_cache import RequestCache
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord
-from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import ResolvedRequest
 
 logger = logging.getLogger(__name__)

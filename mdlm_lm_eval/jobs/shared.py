@@ -12,12 +12,12 @@ from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.decoding.guests import GuestError
 from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
+from mdlm_lm_eval.jobs.request_cache import RequestCache
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, MOST_RUN
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.record import RunRecord
-from mdlm_lm_eval.request_cache import RequestCache
 
 # The most tokens in a pass on a GPU; the time per token is the same in larger passes.
 _MOST_TOKENS = 65_536

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from yaml import YAMLError
 
-from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
+from mdlm_lm_eval.models import BUILT_IN, MODEL_FOLDERS, model_path
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def recorded_name(name: str) -> str:
     """
     slashed = hub_id(name.replace("\\", "/"))
     parts = PurePosixPath(slashed).parts
-    if parts[-2:] == ("mdlm_lm_eval", "default_model"):
+    if parts[-2:] == ("mdlm_lm_eval", "default_model"):  # the built-in model's folder in older results
         return BUILT_IN
     is_public = slashed.count("/") <= 1 and "\\" not in name and not slashed.startswith(("/", ".", "~"))
     return slashed if is_public else PurePosixPath(*parts).name or "folder"

@@ -13,7 +13,7 @@ from lm_eval._cli.utils import handle_cli_value_string
 
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.declared import aliases, asked_sampler, declarations, options_of
-from mdlm_lm_eval.default_model import BUILT_IN
+from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import (
     APPROXIMATE_CACHES,
     DecodingOptions,

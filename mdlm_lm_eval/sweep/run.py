@@ -31,9 +31,9 @@ from mdlm_lm_eval.analyses.inputs import model_of
 from mdlm_lm_eval.arguments import config_of, settings_of, source_of, tokenizer_of
 from mdlm_lm_eval.declared import defaults_of, own_names
 from mdlm_lm_eval.decoding.guests import Snapshot
-from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.devices import best_device
+from mdlm_lm_eval.models import model_path
 from mdlm_lm_eval.options import DecodingOptions, OptionError, did_you_mean
 from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
 from mdlm_lm_eval.record import digest_of_settings

@@ -9,8 +9,8 @@ import torch
 
 from mdlm_lm_eval import load_denoiser, load_tokenizer
 from mdlm_lm_eval.checkpoints import files_digest
-from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.models import model_path
 
 
 def test_the_built_in_model_has_a_name_and_needs_none() -> None:

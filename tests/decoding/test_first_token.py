@@ -7,7 +7,7 @@ import torch
 
 from mdlm_lm_eval.decoding.canvas import FirstToken
 from mdlm_lm_eval.decoding.decode import decode_canvases
-from mdlm_lm_eval.labels import Labels, LabelTokens
+from mdlm_lm_eval.jobs.labels import Labels, LabelTokens
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION
 from mdlm_lm_eval.model.denoiser import Denoiser

@@ -16,10 +16,10 @@ from tokenizers import normalizers
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval.families import AttentionPattern
+from mdlm_lm_eval.jobs.request_cache import SAMPLE_PREFIX
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.provenance import fingerprint
-from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
 from tests.conftest import choice, data, evaluate, generation, instance_of, rolling, tiny_model, tiny_tokenizer
 from tests.lm.test_cli import result_file
 from tests.support.commands import run, start

@@ -6,8 +6,8 @@ from pathlib import Path
 from mdlm_lm_eval.options import OptionError, did_you_mean
 
 BUILT_IN = "built-in"  # the one that is taken where none is named
-MODEL_FOLDERS = {BUILT_IN: Path(__file__).parent} | {
-    f"built-in-{name}": Path(__file__).parents[1] / f"default_model_{name}" for name in ("block", "instruct", "lists")
+MODEL_FOLDERS = {
+    name: Path(__file__).parent / name for name in (BUILT_IN, "built-in-block", "built-in-instruct", "built-in-lists")
 }
 
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-import mdlm_lm_eval
-from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.models import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.tasks import prompts, questions, rule_sets
 from training import corpus, lists, walks
 from training.batches import Batch, Noiser
@@ -119,17 +118,14 @@ def test_in_blocks_the_clean_and_noisy_copies_score_each_block_as_if_alone() -> 
     torch.testing.assert_close(logits, torch.cat(expected), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "block_length"),
-    [(f"default_model{name}", 8 if name == "_block" else None) for name in ("", "_block", "_instruct", "_lists")],
-)
-def test_what_lies_in_the_package(name: str, block_length: int | None) -> None:
-    folder = Path(mdlm_lm_eval.__file__).parent / name
+@pytest.mark.parametrize("name", MODEL_FOLDERS)
+def test_what_lies_in_the_package(name: str) -> None:
+    folder = MODEL_FOLDERS[name]
     assert (folder / "model.safetensors").stat().st_size <= 15 * 1024 * 1024
     config = AutoConfig.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert config.is_causal is False
-    assert config.to_dict().get("block_length") == block_length
+    assert config.to_dict().get("block_length") == (8 if name == "built-in-block" else None)
     assert config.mask_token_id == tokenizer.mask_token_id
     assert config.vocab_size == len(tokenizer)
     assert tokenizer.get_vocab() == build_tokenizer().get_vocab()
