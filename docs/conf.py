@@ -28,7 +28,7 @@ include_patterns = [
     "tasks/DATASHEET.md",
     "training/REGISTERED.md",
     "leaderboard/*/README.md",
-    "mdlm_lm_eval/*/README.md",
+    "mdlm_lm_eval/models/*/README.md",
     "studies/*/README.md",
 ]
 exclude_patterns = ["mdlm_lm_eval/tasks"]  # a link to tasks/
