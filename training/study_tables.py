@@ -50,7 +50,7 @@ DRAWN = {
     "sft-ce": "EOS,\nthen CE",
     "sft-ce-tv": "EOS,\nthen CE + TV",
 }
-ENDINGS_DRAWN = ("2", "dots", "200")
+ENDINGS_DRAWN = ("2", "200", "dots")  # a line joins the first two
 Study = Mapping[int, Mapping[str, Any]]  # seed -> arm -> record of its model
 
 
@@ -95,9 +95,12 @@ def chance(p: float) -> str:
 
 def collapsed(over: OverModels) -> str:
     """How many models collapse, such as "3 of 20 (3 to 38%)"."""
+    return f"{over.n_collapsed} of {len(over.changes)}{_ends_of_share(over)}"
+
+
+def _ends_of_share(over: OverModels) -> str:
     low, high = over.collapsed.low, over.collapsed.high
-    ends = "" if low is None or high is None else f" ({low:.0f} to {high:.0f}%)"
-    return f"{over.n_collapsed} of {len(over.changes)}{ends}"
+    return "" if low is None or high is None else f" ({low:.0f} to {high:.0f}%)"
 
 
 # Primary
@@ -120,15 +123,32 @@ def primary(study: Study) -> dict[str, tuple[OverModels, OverModels, OverModels,
     return result
 
 
+def below_base(over: OverModels, ends: str = "") -> str:
+    """How many models collapse, each beside its own base; `ends`: the interval of their share."""
+    return (
+        f"{over.n_collapsed} of {len(over.changes)} models{ends} score more than {COLLAPSE:.0f} points below the same "
+        "model before fine-tuning, both with 200 masks"
+    )
+
+
+def lost_to_masks(study: Study) -> str:
+    """How many models of each arm lose much from 2 to 200 masks, as a sentence."""
+    base, sft, masks = (changes(study, arm, arm, "200", minus=("2",)) for arm in ("base", "sft", "sft-masks"))
+    return (
+        f"From 2 to 200 masks, {base.n_collapsed} models lose more than {COLLAPSE:.0f} points before fine-tuning, "
+        f"{sft.n_collapsed} after EOS padding, and {masks.n_collapsed} after mask padding."
+    )
+
+
 def headline(study: Study) -> str:
     """What EOS padding does, in a few sentences."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
     return (
-        f"We fine-tuned {len(over.changes)} small models{_so_far(over)} in two ways: answers were padded with EOS "
-        "tokens that the model has to predict, as for LLaDA, or with masks. With 200 masks appended, "
-        f"{predicted.n_collapsed} models lose more than 30 points after EOS padding, and {masks.n_collapsed or 'none'} "
-        f"after masks as padding. The median difference is {over.median.mean:+.1f} points ({_ends(over)}), and the "
-        f"registered verdict is *{verdict}* ({chance(over.p)} before Holm's correction)."
+        f"We fine-tuned {len(over.changes)} small models{_so_far(over)}, with answers padded by EOS tokens to predict, "
+        "as for LLaDA, or by masks. After EOS padding, "
+        f"{below_base(predicted)}; after mask padding, {masks.n_collapsed or 'none'}. EOS padding minus mask padding: "
+        f"a median of {over.median.mean:+.1f} points ({_ends(over)}; registered verdict: *{verdict}*). "
+        f"{lost_to_masks(study)}"
     )
 
 
@@ -136,18 +156,16 @@ def finding(study: Study) -> str:
     """What EOS padding does, as sentences."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
     below = sum(one < 0 for one in over.changes)
-    effect = {
-        "worse": f"costs a median of {-over.median.mean:.1f} points",
-        "better": f"wins a median of {over.median.mean:.1f} points",
-    }.get(verdict, f"changes accuracy by a median of {over.median.mean:+.1f} points")
     open_words = ": the answers show neither an effect nor its absence" if verdict == "undecided" else ""
     return (
         f"We fine-tuned {len(over.changes)} models of 1.1 million parameters{_so_far(over)} in two ways. LLaDA's own "
-        "way pads answers with EOS tokens that the model has to predict; the other way pads them with masks. Compared "
-        f"with masks as padding, EOS padding {effect} with 200 masks appended ({_ends(over)}; {chance(over.p)} before "
-        f"Holm's correction). It is worse in {below} of {len(over.changes)} models. After EOS padding, "
-        f"{collapsed(predicted)} lose more than 30 points, and after masks as padding {collapsed(masks)}. The "
-        f"registered verdict is *{verdict}*{open_words}."
+        "way pads answers with EOS tokens that the model has to predict; the other way pads them with masks.\n\n"
+        f"- EOS padding minus mask padding, with 200 masks: a median of {over.median.mean:+z.1f} points "
+        f"({_ends(over)}; {chance(over.p)} before Holm's correction), and below 0 in {below} of {len(over.changes)} "
+        "models.\n"
+        f"- After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask padding, "
+        f"{collapsed(masks)} do.\n- {lost_to_masks(study)}\n\n"
+        f"The registered verdict is *{verdict}*{open_words}."
     )
 
 
@@ -309,13 +327,13 @@ def write_figure(study: Study, folder: Path) -> None:
 
 
 def _drawn(found: Study, columns: int) -> Figure:
-    """A panel for each arm, in which a line joins the three accuracies of a model."""
+    """A panel for each arm, in which a line joins a model's accuracies with few and many masks; dots stand apart."""
     n_rows = -(-len(PRIMARY) // columns)
-    figure = Figure(figsize=(1.3 * columns + 0.2, 1.9 * n_rows + 0.4))
+    figure = Figure(figsize=(1.3 * columns + 0.2, 1.9 * n_rows + 0.5))
     figure.set_layout_engine("constrained")
     title = (
-        f"Percent right of {len(found)} models. Orange models collapse: with 200 masks,\n"
-        f"they are more than {COLLAPSE:.0f} points below the same model before fine-tuning."
+        f"Percent right of {len(found)} models. Orange models collapse:\n"
+        f"they score more than {COLLAPSE:.0f} points below the same model\nbefore fine-tuning, both with 200 masks."
     )
     figure.suptitle(title, x=0.01, horizontalalignment="left")
     panels = list(figure.subplots(n_rows, columns, sharey=True, squeeze=False).flat)
@@ -325,7 +343,9 @@ def _drawn(found: Study, columns: int) -> Figure:
         for models, loss in zip(of_arm, losses, strict=True):
             values = [percent(models[arm], ending) for ending in ENDINGS_DRAWN]
             look: dict[str, Any] = {"color": COLOURS[1], "zorder": 3} if loss > COLLAPSE else {"color": COLOURS[0]}
-            axes.plot(values, marker="o", markersize=2.5, linewidth=0.8, alpha=0.7, markeredgewidth=0, **look)
+            look |= {"marker": "o", "markersize": 2.5, "alpha": 0.7, "markeredgewidth": 0}
+            axes.plot(values[:2], linewidth=0.8, **look)
+            axes.plot(values, linestyle="none", **look)
         axes.set_title(DRAWN[arm])
         axes.set_xticks(range(len(ENDINGS_DRAWN)), [WORDS[ending].replace(" ", "\n") for ending in ENDINGS_DRAWN])
         axes.set_xlim(-0.25, len(ENDINGS_DRAWN) - 0.75)

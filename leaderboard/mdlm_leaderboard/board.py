@@ -24,6 +24,7 @@ from mdlm_lm_eval.results.statistics import FEW_MODELS, LEAST_MODELS, pairing
 from mdlm_lm_eval.results.suite import SPELLING_ALONE, current_version
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
+_FEWEST_RANKS = 3
 LOSS_OVER = (2, 200)  # masks: the fewest that hold a whole answer, and the paper's most; decided before any result
 
 
@@ -78,6 +79,11 @@ class Section:
     def is_ranked(self) -> bool:
         """Whether any row has a score to rank by."""
         return any(row.rank for row in self.rows)
+
+    @property
+    def shows_ranks(self) -> bool:
+        """Whether enough rows have a rank: of one or two, which were often chosen, it says nothing."""
+        return sum(bool(row.rank) for row in self.rows) >= _FEWEST_RANKS
 
     @cached_property
     def columns(self) -> list[Column]:
@@ -319,7 +325,7 @@ def _why_apart(setting: Setting, main: Setting) -> str:
         for name, standard in DEFAULT_SETTINGS.items():
             if getattr(setting, name) != standard:
                 value = getattr(setting, name)
-                reasons.append(f"{name}={value} is not the standard {standard}{_MEANING.get(value, '')}")
+                reasons.append(f"{name}={value} instead of the standard {standard!r}{_MEANING.get(value, '')}")
         if setting.chat_template and not main.chat_template:
             reasons.append("prompts follow the models' chat templates")
     return "; ".join(reasons)

@@ -67,7 +67,11 @@ def masks_finding(section: Section) -> str:
 def _ended(row: Row, most: int) -> str:
     """How many answers with `most` masks begin with EOS, if it is the majority."""
     eos = first_token_share(row, most, "eos")
-    return f"; {100 * eos.mean:.1f}% of its answers begin with EOS" if eos and eos.mean > 0.5 else ""
+    return (
+        f"; {100 * eos.mean:.1f}% of its answers begin with EOS, which counts as wrong"
+        if eos and eos.mean > 0.5
+        else ""
+    )
 
 
 def _cost(row: Row, section: Section) -> str:

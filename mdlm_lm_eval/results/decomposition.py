@@ -44,14 +44,12 @@ class Decomposition:
 
     @property
     def in_words(self) -> str:
-        """The shares, such as "4.7% as decoded, 68.1% among letters, 95% EOS"; ends and other tokens if any occur."""
+        """The shares, such as "4.7% as decoded, 68.1% among letters, 95.2% EOS"; ends and other tokens if any occur."""
         words = []
         for name, said in WORDS.items():
             percent = 100 * self.shares[name].mean if name in self.shares else 0.0
-            if name in _OF_ANSWER and name in self.shares:
+            if percent or (name in _OF_ANSWER and name in self.shares):
                 words.append(f"{percent:.1f}% {said}")
-            elif percent:
-                words.append(f"{percent:.0f}% {said}")
         return ", ".join([*words, f"entropy {self.entropy:.2f}"])
 
 

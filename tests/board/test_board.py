@@ -96,7 +96,7 @@ def test_what_changes_no_score_makes_none(tmp_path: Path, changes: dict[str, Any
         ({"limit": 50}, "--limit 50 leaves out questions"),
         ({"version": "1.0"}, f"suite version 1.0 asks other questions than {current_version()}"),
         ({"suite_hash": "b" * 64}, "the files of the suite (hash bbbbbbbbbbbb) differ"),
-        ({"distractors": 20}, "fewshot_distractors=20 is not the standard 40"),
+        ({"distractors": 20}, "fewshot_distractors=20 instead of the standard 40"),
     ],
 )
 def test_other_questions_share_no_table(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
@@ -362,6 +362,15 @@ def test_rows_are_ranked_at_200_masks_and_share_ranks_within_the_interval(tmp_pa
     ]
 
 
+def test_a_table_of_two_rows_shows_no_ranks(tmp_path: Path) -> None:
+    """Two models were often chosen, such as the built-in ones, and are no competition."""
+    found = board(tmp_path, one=suite_file(pretrained="org/one"), other=suite_file(pretrained="org/other"))
+    said = markdown(found, [])
+    assert "| model | at " in said
+    assert not [words for words in ("rank", "Ranked") if words in said]
+    assert "| rank | model |" in markdown(study(tmp_path / "study"), [])
+
+
 def test_seeds_of_one_recipe_are_one_row_their_median(tmp_path: Path) -> None:
     board = study(tmp_path)
     mean = row(board, "org/base + MA (CE + TV), median of 2 seeds")
@@ -387,7 +396,7 @@ def test_a_loss_is_told_apart_into_reading_and_the_end_of_text(tmp_path: Path) -
     (mean,) = board.sections[0].rows
     parts = mean.curve("masks")[200].decomposition
     assert parts
-    assert parts.in_words == "40.0% as decoded, 70.0% among letters, 50% EOS, entropy 0.50"
+    assert parts.in_words == "40.0% as decoded, 70.0% among letters, 50.0% EOS, entropy 0.50"
     assert parts.shares["among_labels"].seeds == (0.7, 0.7)
     (among, eos) = (column(board, name, mean) for name in ("among_labels", "eos"))
     assert (among.mean, eos.mean) == (pytest.approx(70), pytest.approx(50))
@@ -395,7 +404,7 @@ def test_a_loss_is_told_apart_into_reading_and_the_end_of_text(tmp_path: Path) -
     table = points(board).query("measure == 'masks' and x == 200")
     assert table["share_among_labels"].tolist() == pytest.approx([0.7] * 3)
     (shown,) = (line for line in show(tmp_path / "0-200.json") if line.startswith("answers"))
-    assert shown == "answers   200 masks: 40.0% as decoded, 70.0% among letters, 50% EOS, entropy 0.50"
+    assert shown == "answers   200 masks: 40.0% as decoded, 70.0% among letters, 50.0% EOS, entropy 0.50"
 
 
 def test_questions_of_one_set_vary_together_also_without_samples(tmp_path: Path) -> None:

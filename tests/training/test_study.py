@@ -139,8 +139,10 @@ def test_the_registered_analysis_of_planted_models() -> None:
     assert over.p == pytest.approx(2 / 2**8)
     over, *_, verdict = study_tables.primary(found)["TV"]
     assert (over.median.mean, over.median.low, over.median.high, over.p, verdict) == (0, 0, 0, 1, "no effect")
-    assert "costs a median of 37.5 points with 200 masks" in study_tables.finding(found)
-    assert "8 of 8 (63 to 100%) lose more than 30 points" in study_tables.finding(found)
+    text = study_tables.finding(found)
+    assert "EOS padding minus mask padding, with 200 masks: a median of -37.5 points" in text
+    assert "8 of 8 models (63 to 100%) score more than 30 points below the same model before fine-tuning" in text
+    assert "From 2 to 200 masks, 0 models lose more than 30 points before fine-tuning, 8 after EOS padding" in text
     rows = study_tables.secondary(found)
     assert rows["`sft` minus `sft-masks`: 200 masks, among letters"].changes == (0,) * 8
     assert rows["`sft`: 200 masks minus 199 dots"].changes == pytest.approx([-62.5] * 8)
@@ -158,6 +160,8 @@ def test_the_documents_say_what_follows_from_the_committed_answers(tmp_path: Pat
             assert f"<!-- {place} -->\n{text}\n<!-- end -->" in document.read_text(encoding="utf-8"), (
                 "training.study_tables --write"
             )
+    _, predicted, *_ = study_tables.primary(study_tables.reading(found))["EOS padding"]
+    assert study_tables.below_base(predicted) in (study_tables.ROOT / "leaderboard/results/notes.yaml").read_text()
     for name, table in study_tables.csv_files(found).items():
         assert (study_tables.ANSWERS.parent / name).read_text(encoding="utf-8") == table
     study_tables.write_figure(found, tmp_path)
