@@ -8,6 +8,7 @@ import csv
 import sys
 from pathlib import Path
 
+from mdlm_lm_eval.results.markdown import compact, markdown_table
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.samples import scores_by_question
 from mdlm_lm_eval.results.statistics import Score, difference, score_of_sets
@@ -39,14 +40,14 @@ def scores() -> dict[str, Score]:
     return {place: score_of_sets(by_task) for place, by_task in by_place.items()}
 
 
-def sentence() -> str:
-    """What the docs say."""
+def table() -> str:
+    """What the docs show."""
     found = scores()
-    prefix, middle, trailing = (found[place].interval.scaled(100).in_words for place in PLACES)
+    rows = [[f"`{place}`", found[place].interval.scaled(100).in_words] for place in PLACES]
     lost = difference(found["trailing"], found["prefix"]).scaled(100).with_significance
-    return f"{prefix} of 100 as prefix, {middle} in the middle, {trailing} trailing; prefix minus trailing is {lost}"
+    return compact(markdown_table(["place", "right (%)"], [*rows, ["`prefix` minus `trailing`", lost]]))
 
 
 if __name__ == "__main__":
     write(Path(sys.argv[1]))
-    print(sentence())
+    print(table())

@@ -508,17 +508,25 @@ def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = 
 
 
 def check_names(what: str, given: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raises OptionError for an unknown name among the given ones, and names the nearest known one."""
-    for name in sorted(given.keys() - {*known}):
-        raise unknown_option(what, name, given[name], known)
+    """Raises OptionError for all unknown names among the given ones, each with the nearest known one."""
+    unknown = sorted(given.keys() - {*known})
+    if len(unknown) == 1:
+        raise unknown_option(what, unknown[0], given[unknown[0]], known)
+    if unknown:
+        said = (_with_hint(name, given[name], known) for name in unknown)
+        raise OptionError(f"unknown {what}s: " + ", ".join(f"{one} ({hint})" if hint else one for one, hint in said))
 
 
 def unknown_option(what: str, name: object, value: object, known: Iterable[str]) -> OptionError:
     """Returns the error for an unknown name; it names a known one that is spelt or meant alike."""
-    names, value = sorted(known), redacted_value(str(name), value)
-    hint = did_you_mean(str(name), names)
-    said = f"unknown {what} {shown(name)}" + (f"={shown(value)}" if value != "" else "")
-    return OptionError(f"{said}; {hint}" if hint else said)
+    said, hint = _with_hint(name, value, known)
+    return OptionError(f"unknown {what} {said}" + (f"; {hint}" if hint else ""))
+
+
+def _with_hint(name: object, value: object, known: Iterable[str]) -> tuple[str, str | None]:
+    """An option as it was typed, without secrets, and the question for the known name that is alike."""
+    value = redacted_value(str(name), value)
+    return f"{shown(name)}={shown(value)}" if value != "" else shown(name), did_you_mean(str(name), sorted(known))
 
 
 def aliases_in(declared: Iterable[Option]) -> dict[str, str]:

@@ -45,7 +45,6 @@ from mdlm_lm_eval.options import (
     parse_flag,
     parse_whole,
     shown,
-    unknown_option,
 )
 from mdlm_lm_eval.record import Answer, RunRecord, facts_of_run
 from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
@@ -596,8 +595,7 @@ def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
             raise OptionError(
                 f"{name}={shown(value)} is a setting of the server; say in settings= that it has this value"
             )
-        if name not in LOADING_NAMES | own:
-            raise unknown_option("model argument", name, value, LOADING_NAMES | own)
+    check_names("model argument", arguments, LOADING_NAMES | own)
 
 
 def _settings_of(settings: Any) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ from mdlm_lm_eval.results.files import UnusableFile, check_inside, check_regular
 from mdlm_lm_eval.results.frame import read_folder
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.redaction import redacted
+from mdlm_lm_eval.results.result_file import missing
 
 _OF_ROW = ("model", "adapter", "source", "family", "steps", "unmasking")
 _MOST_FIGURES = 4  # benchmarks of a table that have figures
@@ -42,7 +43,7 @@ def read_board(results: Path, title: str = "", leave_out: Path | None = None) ->
     scores = scores_of(*read_folder(results, leave_out=leave_out))
     if scores.table.empty:
         reasons = "".join(f"\n  {printable(f'{path}: {reason}')}" for path, reason in scores.refused)
-        what = "holds no usable result file (*.json of lm-eval)" if results.exists() else "does not exist"
+        what = "holds no usable result file (*.json of lm-eval)" if results.exists() else missing(results)
         raise OptionError(f"{results} {what}{reasons}")
     title = title or _title_of(scores)
     notes = _notes(results / "notes.yaml", {who.model for who in scores.table["who"]})

@@ -37,7 +37,7 @@ LENGTHS, RATIOS = (16, 64, 256), (0.25, 0.5, 1.0)
 # Largest difference of logits by dtype; more than that means another network.
 _TOLERATED = {torch.float32: 1e-2, torch.bfloat16: 1.0, torch.float16: 0.25}
 _ROUNDING = 1e-5  # rounding error of float32 confidences
-_PARTS = "their passes run parts of the canvas against remembered keys and values, ours the whole canvas"
+_PARTS = "their pass recomputes part of the canvas from cached keys and values; ours recomputes all of it"
 
 
 @dataclass(frozen=True)

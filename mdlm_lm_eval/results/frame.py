@@ -15,7 +15,7 @@ from mdlm_lm_eval.results.files import UnusableFile, check_inside
 from mdlm_lm_eval.results.in_words import check_in_words
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.recorded import LARGEST
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, read_result_file
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, missing, read_result_file
 from mdlm_lm_eval.results.samples import ScoredQuestion, pair_accuracies, scores_by_question
 from mdlm_lm_eval.results.statistics import Score, mean_of_tasks, score_of_sets, score_of_tasks
 from mdlm_lm_eval.results.suite import SUITE_METRIC
@@ -86,7 +86,7 @@ def load(folder: str | Path, columns: Literal["short", "all"] = "short") -> pd.D
     for name, reason in left_out.items():
         warnings.warn(printable(f"{name} is left out: it {reason}"), stacklevel=2)
     if not files:
-        what = "holds no usable result file (*.json of lm-eval)" if Path(folder).exists() else "does not exist"
+        what = "holds no usable result file (*.json of lm-eval)" if Path(folder).exists() else missing(Path(folder))
         raise OptionError(f"{folder} {what}")
     frame = frame_of(files)
     return frame[[*SHORT]] if columns == "short" else frame

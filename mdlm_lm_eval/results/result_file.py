@@ -4,6 +4,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -11,6 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from mdlm_lm_eval.options import did_you_mean
 from mdlm_lm_eval.results import old_files
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
@@ -187,10 +189,19 @@ def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Pa
     return sorted(path for path in found if not (leave_out and Path(os.path.realpath(path)).is_relative_to(leave_out)))
 
 
+def missing(path: Path) -> str:
+    """What an error says of a path that does not exist; it asks for a name beside it that is spelt alike."""
+    beside: list[str] = []
+    with suppress(OSError):
+        beside = [one.name for one in path.parent.iterdir()]
+    hint = did_you_mean(path.name, beside)
+    return f"does not exist; {printable(hint)}" if hint else "does not exist"
+
+
 def read_chosen_file(path: Path) -> ResultFile:
     """Reads a result file, or the newest one in a folder. Raises UnusableFile, which names the file."""
     if not path.exists():
-        raise UnusableFile(f"{path} does not exist")
+        raise UnusableFile(f"{path} {missing(path)}")
     files = [file for file in find_result_files(path) if file.is_file()] if path.is_dir() else [path]
     if not files:
         raise UnusableFile(f"{path} holds no result file")

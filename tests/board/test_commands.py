@@ -313,6 +313,9 @@ def test_a_folder_stands_for_its_newest_file_and_a_missing_one_is_named(
     for words in (["show", "nosuch"], ["compare", "nosuch", str(tmp_path / "one")]):
         assert main(words) == 1
         assert capsys.readouterr().err == "mdlm-leaderboard: nosuch does not exist\n"
+    for words in (["samples", str(tmp_path / "onne"), "--output_path", "page"], ["show", str(tmp_path / "onne")]):
+        assert main(words) == 1
+        assert capsys.readouterr().err.endswith("onne does not exist; did you mean one?\n")
 
 
 @pytest.mark.parametrize("words", ["show cut", "compare whole cut", "samples cut --output_path page", "audit cut"])

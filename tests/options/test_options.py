@@ -38,6 +38,8 @@ def test_a_bad_value_in_python_is_refused() -> None:
         DecodingOptions(n_masks=True)
     with pytest.raises(OptionError, match=r"unknown option nmask=5; did you mean n_masks\?"):
         way_of(DecodingOptions(nmask=5))
+    with pytest.raises(OptionError, match=r"^unknown model arguments: foo=3, nmask=5 \(did you mean n_masks\?\)$"):
+        resolve({"nmask": 5, "foo": 3})
 
 
 @pytest.mark.parametrize("kind", [DecodingOptions, LikelihoodOptions, ModelOptions])
