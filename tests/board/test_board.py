@@ -332,23 +332,6 @@ def test_without_2_and_200_masks_the_pair_is_of_counts_that_all_have(tmp_path: P
     assert masks_finding(one.sections[0]) == ""
 
 
-def test_a_single_fine_tuning_is_named_as_such(tmp_path: Path) -> None:
-    base = sweep("org/base", {2: 0.0, 200: 0.1}) | sweep("org/other", {200: 0.0})
-    (section,) = board(tmp_path, **base, **sweep("org/base", {2: 0.0, 200: 0.05}, adapter="A, seed 1")).sections
-    said = "After fine-tuning by A: 75.0% right (one seed), and appended masks then cost 5.0 ("
-    assert said in masks_finding(section)
-    assert headline(section).caption == "Accuracy by appended masks: base and its fine-tuning."
-
-
-def test_what_is_not_significant_has_both_limits(tmp_path: Path) -> None:
-    few, many = suite_file(n_masks=2, accuracy=0.7), suite_file(n_masks=200, accuracy=0.695, spread=0.1)
-    (section,) = board(tmp_path, few=few, many=many).sections
-    said = masks_finding(section)
-    assert headline(section).caption == "Accuracy by appended masks.", "all rows are drawn"
-    cost = "0.5, not significant (95%): between -0.5 and +1.5"
-    assert said.startswith(f"Appended masks cost the built-in model {cost} points")
-
-
 def test_rows_are_ranked_at_200_masks_and_share_ranks_within_the_interval(tmp_path: Path) -> None:
     board = study(tmp_path)
     ranks = [(str(one.who), one.rank) for one in board.sections[0].rows]
@@ -575,12 +558,6 @@ def test_blocks_that_hold_all_masks_are_said_to_be_one(tmp_path: Path) -> None:
     }
 
 
-def test_one_mask_is_no_plural(tmp_path: Path) -> None:
-    alone = markdown(board(tmp_path, one=suite_file(n_masks=1)))
-    assert "| at 1 mask (%) |" in alone
-    assert "1 masks" not in alone
-
-
 def test_a_board_of_positions_alone_shows_these_and_ranks_nothing(tmp_path: Path) -> None:
     of_rules = {"start": "mdlm_rules_", "n_masks": 50, "limit": 4}
     shown = board(
@@ -686,10 +663,6 @@ def test_notes_about_models_are_shown_with_their_tables(tmp_path: Path) -> None:
         "<li><strong>organisation/model</strong> was trained on GSM8K.</li>"
         in (tmp_path / "site/index.html").read_text()
     )
-    for content in ("organisation/modell: misspelt", "- a list"):
-        (tmp_path / "notes.yaml").write_text(content)
-        with pytest.raises(OptionError, match=r"notes.yaml.* (some models:|no model of) organisation/model"):
-            read_board(tmp_path)
 
 
 def test_parallel_benchs_pb90_is_over_all_tasks_and_counts_what_was_asked_for(tmp_path: Path) -> None:
@@ -715,4 +688,3 @@ def test_the_csv_is_tidy(tmp_path: Path) -> None:
     assert set(table["rank"]) == {"1=", "2", "3=", ""}, "seeds have none"
     losses = table[table["measure"] == "loss"].set_index("id")["value"]
     assert losses[row(board, "org/base").id] == pytest.approx(14)
-    assert len(TASKS) == 16

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +24,11 @@ from tests.support.leaderboard_files import (
     write,
     write_answers,
 )
+from tests.support.pages import Page
 from tests.support.sampled_runs import two_runs
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "leaderboard" / "results"
-
-
-class Page(HTMLParser):
-    """The links, pictures, ids and text of a page."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.ids: list[str] = []
-        self.text = ""
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.links += [value for name in ("href", "src", "srcset") if (value := found.get(name))]
-        self.ids += [value] if (value := found.get("id")) else []
-
-    def handle_data(self, data: str) -> None:
-        self.text += "" if self.cdata_elem else data  # of a script or style
 
 
 # build

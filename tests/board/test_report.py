@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
 
@@ -16,6 +15,7 @@ from mdlm_lm_eval.paper.answers import read_models
 from mdlm_lm_eval.paper.evidence import evidence_of
 from mdlm_lm_eval.paper.verdict import decide
 from tests.support.leaderboard_files import TASKS, result_file, suite_file, write
+from tests.support.pages import Page
 from tests.support.planted_model import cells, write_analysis, write_run
 
 pytestmark = pytest.mark.slow
@@ -65,11 +65,10 @@ def _verdicts(folder: Path):
     return decide(evidence_of(model))
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted_models_are_told_apart(tmp_path, name, seed):
+def test_planted_models_are_told_apart(tmp_path, name):
     planted, reproduced = PLANTED[name]
-    write_run(tmp_path, planted, n=150, seed=seed)
+    write_run(tmp_path, planted, n=150)
     verdicts = _verdicts(tmp_path)
     assert len(verdicts) == 10
     assert reproduced <= {claim for claim, one in verdicts.items() if one.kind == "reproduced"}
@@ -201,20 +200,6 @@ def test_no_value_of_a_strangers_plan_or_analysis_ends_a_report(tmp_path):
         path.write_text(good, encoding="utf-8")
 
 
-class _Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.text: list[str] = []
-        self.sources: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.sources += [given[name] for name in ("src", "srcset", "href") if given.get(name)]
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
 def _other_experiments(pretrained):
     """Results of E12 (the n-th task gains n points from examples, and loses half of them to masks), E14 and E15."""
     files = {}
@@ -246,12 +231,10 @@ def report(tmp_path_factory):
 
 
 def test_the_page_holds_every_experiment_and_asks_no_server(report):
-    page = _Page()
-    page.feed((report / "page/index.html").read_text("utf-8"))
-    text = " ".join(page.text)
+    page = Page(report / "page/index.html")
     for words in ("Masks after the prompt", "figure 8", "organisation/<b>odd", "loses 23 (Base)"):
-        assert words in text
-    local = [source for source in page.sources if not source.startswith(("data:", "https://arxiv.org/"))]
+        assert words in page.text
+    local = [source for source in page.links if not source.startswith(("data:", "https://arxiv.org/"))]
     assert len(local) > 20
     assert all((report / "page" / source).is_file() for source in local)
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from copy import deepcopy
 from functools import reduce
 from html import unescape
-from html.parser import HTMLParser
 from operator import getitem
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints
@@ -23,6 +22,7 @@ from mdlm_leaderboard.__main__ import main
 from mdlm_lm_eval.results import load
 from mdlm_lm_eval.results.recorded import Answered, Recorded
 from tests.support.leaderboard_files import gsm8k_file, result_file, served, suite_file, write
+from tests.support.pages import Page
 
 pytestmark = pytest.mark.slow
 
@@ -150,25 +150,6 @@ def hostile(content: Any, place: tuple[Any, ...]) -> Any:
     return content
 
 
-class Parsed(HTMLParser):
-    """The elements, attributes and text of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names |= {tag, *(name for name, _ in attrs)}
-
-    def handle_endtag(self, tag: str) -> None:
-        self.names.add(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.text += "" if self.cdata_elem else data
-
-
 def in_text(markdown: str) -> str:
     """The text that a Markdown file shows. It must have no elements, pictures or links but the template's."""
     shown = ""
@@ -233,7 +214,7 @@ def test_every_text_of_a_result_is_shown_and_changes_no_page(
         }
         pages.append(tmp_path / "report" / "index.html")
     for path in (index, *pages):
-        page = Parsed(path.read_text())
+        page = Page(path)
         assert page.names & ours <= (set() if path.parent.parent.name == "questions" else {"img"})
         texts[str(path)] = page.text
     lines = list(csv.reader((site / "leaderboard.csv").open(newline="")))

@@ -9,8 +9,6 @@ from scipy import stats
 
 from mdlm_lm_eval.paper.verdict import LEVEL, N_TASKS, Evidence, claims, decide, power, questions_needed
 
-_POINTS = [name for name, claim in claims().items() if claim.scale == "points"]
-
 
 def _evidence(effect, spread=1.0, reference=80.0, without_letter=0.0, noise=0.5, questions=100):
     effects = {f"task {n}": effect + spread * (-1) ** n for n in range(N_TASKS)}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, share_steps
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -53,19 +53,6 @@ def test_a_ratio_is_of_the_tokens_that_stay(ratio: float) -> None:
         more = kept + 1 + max(1, math.ceil(round(ratio * (kept + 1), 6)))
         assert len(canvas.token_ids) <= 100
         assert cut == 0 or more + 3 > 100
-
-
-def test_the_last_block_may_be_short_and_a_long_block_is_the_whole_automatic_canvas() -> None:
-    assert build(gen_toks=10, block_length=4).block_lengths == (4, 4, 2)
-    assert build(gen_toks=10, block_length=32).block_lengths == (10,)
-
-
-def test_steps_are_shared_by_length_and_the_first_blocks_take_the_rest() -> None:
-    assert build(gen_toks=12, block_length=4, steps=8).block_steps == (3, 3, 2)
-    assert build(gen_toks=10, block_length=4, steps=7).block_steps == (3, 3, 1)
-    assert build(gen_toks=10, block_length=4, steps=2).block_steps == (1, 1, 1)
-    assert build(gen_toks=10, block_length=4, steps=99).block_steps == (4, 4, 2)
-    assert share_steps(5, [1, 2, 2, 2]) == [1, 2, 1, 1]
 
 
 @pytest.mark.parametrize("n_masks", [1, 2, 9, 80])

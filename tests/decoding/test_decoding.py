@@ -1,4 +1,4 @@
-"""Decoding: schedules, unmasking orders, sampling; over blocks, what a pass runs, parallel rules, what is refused."""
+"""Decoding: schedules, unmasking orders, sampling, parallel rules, and what is refused."""
 
 import math
 from collections import Counter
@@ -13,16 +13,13 @@ from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases as completions_of
 from mdlm_lm_eval.decoding.from_python import decode
-from mdlm_lm_eval.decoding.rules import UnmaskingRule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
-from mdlm_lm_eval.decoding.selection import accepted_by_entropy
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
-from mdlm_lm_eval.registry import register
 from tests.conftest import data, refused
-from tests.support.canvases import EOS, FROM_START, MASK, PAD, VOCABULARY, RecordingDenoiser, canvas, model
+from tests.support.canvases import FROM_START, MASK, PAD, VOCABULARY, RecordingDenoiser, model
 
 
 def decode_canvases(*arguments, **settings) -> list[list[int]]:
@@ -91,13 +88,6 @@ def test_sampling_follows_temperature_top_p_and_top_k() -> None:
     assert shares(temperature=0.0) == [0.0, 1.0, 0.0]
 
 
-def test_confidences_are_plain_ones_unless_the_distribution_is_filtered() -> None:
-    row = [[0.1, 0.6, 0.3]]
-    assert proposal(row, temperature=0.5).confidence.item() == pytest.approx(0.6)
-    assert proposal(row, temperature=0.5, top_k=2).confidence.item() == pytest.approx(0.8)
-    assert proposal(row, top_k=2).confidence.item() == pytest.approx(2 / 3)
-
-
 # The loop
 
 
@@ -113,26 +103,6 @@ def test_guidance_keeps_what_was_unmasked_among_the_text(denoiser: RecordingDeno
     assert row.cost.tokens == sum(map(len, seen))
     assert seen[2] == [1, 2, first, 4, MASK, 5]
     assert seen[3] == [MASK, MASK, first, MASK, MASK, MASK]
-
-
-def test_eos_ends_the_row_and_can_be_suppressed(denoiser: RecordingDenoiser) -> None:
-    with torch.no_grad():
-        denoiser.model.lm_head.weight[EOS] *= 20
-    options = DecodingOptions()
-    canvases = [canvas(denoiser, options, 5 + n, seed=n) for n in range(8)]
-    ended = decode_canvases(denoiser, canvases, options, eos_ids=[EOS])
-    assert any(len(tokens) < 12 and tokens[-1] == EOS for tokens in ended)
-    banned = DecodingOptions(suppress_eos=True)
-    suppressed = decode_canvases(denoiser, canvases, banned, eos_ids=[EOS])
-    assert all(EOS not in tokens and len(tokens) == 12 for tokens in suppressed)
-    # An end of turn ends the row too, and is not suppressed: LLaDA's option bans EOS alone.
-    as_turn = decode_canvases(denoiser, canvases, banned, end_of_turn_ids=[EOS])
-    assert as_turn == ended
-
-
-def test_a_rule_is_registered_once() -> None:
-    with pytest.raises(ValueError, match="'random' is registered already"):
-        register(name="random", unmasking=UnmaskingRule(lambda candidates: candidates.confidence))
 
 
 # The public function
@@ -166,34 +136,7 @@ def certain_model(attention: AttentionPattern, **facts: Any) -> Denoiser:
     return denoiser
 
 
-def test_a_pass_runs_the_block_alone() -> None:
-    denoiser = model(FROM_START)
-    widths: list[int] = []
-    denoiser.model.get_input_embeddings().register_forward_hook(
-        lambda _module, inputs, _output: widths.append(inputs[0].shape[1])
-    )
-    options = DecodingOptions(n_masks=6)
-    (row,) = completions_of(denoiser, [canvas(denoiser, options, 22, 6, 0)], options)
-    # 20 tokens of the prompt are whole blocks; 2 masks beside 2 tokens of it, once more to store; 4 masks.
-    assert widths == [20, 4, 4, 4, *[4] * 4]
-    assert (row.cost.forward_passes, row.cost.steps, row.cost.tokens) == (8, 6, 48)
-
-
 # Parallel rules
-
-
-def test_the_entropy_rule_takes_a_mask_while_those_before_it_sum_to_no_more() -> None:
-    entropy = torch.tensor([[0.2713, 0.0086, 2.0794, 0.1195]])
-
-    def accepted(bound: float, priority: torch.Tensor) -> list[bool]:
-        return accepted_by_entropy(priority.argsort(descending=True, stable=True), entropy, bound).tolist()[0]
-
-    assert accepted(0.1, -entropy) == [False, True, False, True]
-    assert accepted(0.0, -entropy) == [False, True, False, False]
-    assert accepted(9.0, -entropy) == [True] * 4
-    assert accepted(0.3, entropy) == [True, False, True, False]  # without the largest, which comes first here
-    certain = torch.tensor([[0.0, 0.0, 1.0, 2.0]])
-    assert accepted_by_entropy(certain.argsort(stable=True), certain, 0.0).tolist() == [[True, True, True, False]]
 
 
 @pytest.mark.parametrize("rule", [{"parallel_factor": 1e-9}, {"entropy_bound": 0.0}, {"confidence_threshold": 1.0}])

@@ -17,14 +17,6 @@ from tests.support.canvases import APPROXIMATE, FROM_PROMPT, FROM_START, IN_BLOC
 
 END = 45
 LIKE_NEMOTRON = AttentionPattern(4, "prompt_end", whole_prompt=True, causal_context=True)
-LEFT_TO_RIGHT: list[Way] = [
-    (FULL_ATTENTION, {}, {}),
-    (FULL_ATTENTION, {}, {"cache": "prefix", "block_length": 6}),
-    (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 6}),
-    (FROM_START, {}, {"block_length": 8}),
-    (FROM_PROMPT, {}, {"block_length": 8, "cache": "none"}),
-    (LIKE_NEMOTRON, {}, {"block_length": 8}),
-]
 CHANGES_TOKENS: list[Way] = [
     (FULL_ATTENTION, {}, {"sampler": "wino", "confidence_threshold": 0.2, "remask_threshold": 0.9}),
     (FULL_ATTENTION, {}, {"sampler": "remdm", "block_length": 8}),
@@ -75,28 +67,6 @@ def test_the_end_is_written_when_its_block_is_decoded(
         assert decoded(denoiser, rows, options, batch_size=2) == answers
         found = decoded(denoiser, rows, replace(options, **{"early_exit": False, **way}))
         assert [answer.token_ids for answer in found] == [answer.token_ids for answer in answers]
-
-
-@pytest.mark.parametrize(("attention", "facts", "changes"), LEFT_TO_RIGHT)
-def test_in_the_first_block_it_is_as_if_the_end_stood_there_from_the_beginning(
-    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    denoiser, options = model(attention, **facts), replace(DecodingOptions(unmasking="left_to_right"), **changes)
-    row = canvas(denoiser, options, 8, 12)
-    (answer,) = decoded(denoiser, [row], replace(options, max_thinking_tokens=3))
-    first, *others = row.block_lengths
-    tokens = [*row.token_ids]
-    tokens[row.slots[3]] = END
-    written = replace(
-        row,
-        token_ids=tuple(tokens),
-        slots=(*row.slots[:3], *row.slots[4:]),
-        n_returned=row.n_returned - 1,
-        block_lengths=(first - 1, *others),
-        block_steps=(first - 1, *others),
-    )
-    (expected,) = decoded(denoiser, [written], options)
-    assert answer.token_ids == [*expected.token_ids[:3], END, *expected.token_ids[3:]]
 
 
 @pytest.mark.parametrize(

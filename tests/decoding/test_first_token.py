@@ -65,19 +65,6 @@ def test_no_token_is_banned_there(attention: Any) -> None:
     assert after.first == before.first
 
 
-def test_rows_do_not_depend_on_their_neighbours() -> None:
-    for attention in (FULL_ATTENTION, FROM_START):
-        denoiser, options = model(attention), DecodingOptions()
-        rows = [canvas(denoiser, options, 3 + n, 4, n) for n in range(6)]
-        together = decode_canvases(denoiser, rows, options, eos_ids=[EOS], label_ids=LABELS, batch_size=2)
-        for row, found in zip(rows, together, strict=True):
-            (alone,) = decode_canvases(denoiser, [row], options, eos_ids=[EOS], label_ids=LABELS)
-            assert found.first
-            assert alone.first
-            assert found.first[:2] == alone.first[:2]
-            assert found.first.entropy == pytest.approx(alone.first.entropy, abs=1e-4)
-
-
 def test_documents_say_their_labels() -> None:
     assert Labels.of({"options": ["x", "y", "z"], "answer": "C"}) == Labels(("A", "B", "C"), "C")
     assert Labels.of({"options": ["x", "y", "z"], "answer": "Y"}) == Labels(("X", "Y", "Z"), "Y")

@@ -11,14 +11,11 @@ from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.decoding.way import way_of
-from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
-from tests.support import canvases
 from tests.support.reference import facts_of, load, tensors_of
 
 ROWS = (0, 1)
-WHOLE_PROMPT = AttentionPattern(4, "prompt_end", whole_prompt=True)
 
 
 @cache
@@ -110,48 +107,6 @@ def test_multi_block_does_as_d2f(number: int, remembered: str) -> None:
     ends = {setting["eos_token_id"]} if "eos_token_id" in setting else set()
     options = DecodingOptions(sampler="multi_block", block_causal=True, cache=remembered, early_exit=False, **ours)
     check("d2f", number, options, ends)
-
-
-@pytest.mark.parametrize(
-    ("attention", "several", "one"),
-    [
-        (FULL_ATTENTION, {"confidence_threshold": 0.3}, {"confidence_threshold": 0.3}),
-        (FULL_ATTENTION, {"entropy_threshold": 0, "unmasking": "entropy"}, {"unmasking": "entropy", "steps": 64}),
-        (WHOLE_PROMPT, {"confidence_threshold": 0.3, "block_causal": True}, {"confidence_threshold": 0.3}),
-    ],
-)
-@pytest.mark.parametrize("shift", [False, True])
-def test_one_active_block_is_block_decoding(
-    attention: AttentionPattern, several: dict[str, Any], one: dict[str, Any], shift: bool
-) -> None:
-    options = DecodingOptions(block_length=4, n_masks=15, early_exit=False, trace=True)
-    ours = replace(options, **{"sampler": "multi_block", "block_add_threshold": 1, **several})
-    theirs = replace(options, **one)
-    denoisers = canvases.model(shift=shift), canvases.model(attention, shift=shift)
-    found, same = (
-        decode_canvases(denoiser, canvases.neighbours(denoiser, each, 5), each, batch_size=2)
-        for denoiser, each in zip(denoisers, (ours, theirs), strict=True)
-    )
-    if attention is FULL_ATTENTION:
-        assert [*map(as_numbers, found)] == [*map(as_numbers, same)]
-    else:  # passes that only remember a block are none with several: its keys are those of the next one's first pass
-        assert [one.token_ids for one in found] == [one.token_ids for one in same]
-        assert [one.cost.steps for one in found] == [one.cost.steps for one in same]
-
-
-@pytest.mark.parametrize("checkpoint", ["sdar", "llada2"])
-def test_several_blocks_of_a_family_of_blocks(checkpoint: str) -> None:
-    """One at a time is its own decoding, and several need no remembered keys and values."""
-    denoiser = loaded(checkpoint)
-    own = DecodingOptions(n_masks=14, confidence_threshold=0.4, early_exit=False)
-    several = replace(own, sampler="multi_block", block_causal=True)
-    found = []
-    for options in (own, replace(several, block_add_threshold=1), several, replace(several, cache="none")):
-        rows = [canvas_of(denoiser, prompt, options) for prompt in ([5, 6, 7, 8, 9, 10], [11, 12])]
-        found.append(decode_canvases(denoiser, rows, options))
-    assert [one.token_ids for one in found[0]] == [one.token_ids for one in found[1]]
-    assert [one.token_ids for one in found[2]] == [one.token_ids for one in found[3]]
-    assert [one.cost.steps for one in found[2]] == [one.cost.steps for one in found[3]]
 
 
 FREEDAVE = facts_of("freedave")["generate"]

@@ -7,10 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.gpu import MASK
-from benchmarks.shared_prefix import outcome
 from mdlm_lm_eval.decoding.batch import columns_of
 from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
@@ -45,7 +43,6 @@ from tests.pretended_gpu.settings import (
     model_of,
     rounded,
 )
-from tests.support.reference import facts_of, load
 
 LEAST = 8  # few tokens are worth sharing between tiny prompts
 
@@ -199,24 +196,6 @@ def test_likelihoods_are_those_without_sharing(name: str) -> None:
             assert denoiser.token_count > before
 
 
-GOLDEN = ["llada2", "llada21", "sdar", "a2d_bd3lm", "fast_dllm_v2", "nemotron_labs_diffusion", "llada22"]
-
-
-@pytest.mark.parametrize("family", GOLDEN)
-def test_strings_of_the_published_families_do_not_change(family: str) -> None:
-    mask = facts_of(family).get("mask_token_id", 159)
-    denoiser = load(family, mask_token_id=mask)
-    options = DecodingOptions(confidence_threshold=0.5, block_length=8)
-    draw = Random(3)
-    examples = draw.choices(range(10, 90), k=45)
-    rows = [examples + draw.choices(range(10, 90), k=n) for n in (3, 11, 19)]
-    canvases = canvases_of(denoiser, options, rows, 20)
-    shared, *_ = with_prefixes(denoiser, canvases, way_of(options, denoiser.attention), least=1)
-    assert all(canvas.prefix for canvas in shared)
-    alone = decode_canvases(denoiser, canvases, options)
-    assert [one.token_ids for one in decode_canvases(denoiser, shared, options)] == [one.token_ids for one in alone]
-
-
 def test_nothing_is_shared_where_a_prompt_sees_itself_whole() -> None:
     for attention in (FULL_ATTENTION, AttentionPattern(4, "prompt_end", whole_prompt=True)):
         denoiser = denoiser_of(model_of(Setting()), Setting(attention=attention))
@@ -338,22 +317,6 @@ def test_a_gpu_waits_once_a_pass_and_never_copies_because_of_it(name: str, monke
             assert not gpu.report.blocking_copies
 
 
-def test_likelihoods_on_a_gpu_wait_no_more_often() -> None:
-    setting = LIKELIHOOD["blocks, duel"]
-    options = LikelihoodOptions(**setting.options)
-    draw = Random(5)
-    requests = [LikelihoodRequest(prompt, [n, 7, 8], n) for n, prompt in enumerate(prompts(5, draw))]
-    waits = []
-    for least in (LEAST, 10**6):
-        with PretendedGpu() as gpu:
-            denoiser = denoiser_of(gpu.move(model_of(setting)), setting)
-            shared, store = with_shared_contexts(denoiser, requests, options, 300, least=least)
-            score(denoiser, shared, options, batch_size=3, max_length=300)
-            waits.append((gpu.report.waits.total(), gpu.report.blocking_copies.total(), store.spent()[0] > 0))
-    (on, copies, shares), (off, copies_off, shares_off) = waits
-    assert (on <= off, copies, copies_off, shares, shares_off) == (True, 0, 0, True, False)
-
-
 def test_a_stored_prefix_is_in_the_budget_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its keys and values lie beside those of the rows, so that fewer rows fit."""
     n_rows, n_shared, n_own = 2, 4096, 15
@@ -388,15 +351,7 @@ def test_passes_of_a_row_are_as_long_after_a_stored_prefix(checkpoint: Path, mon
     assert [most_rows(lm.context, row, n_shared=n_shared) for n_shared in (0, 1)] == [8, 8]
 
 
-# At random
-
-
-def test_random_settings_give_the_same_answers() -> None:
-    """`python -m benchmarks.shared_prefix --settings 2000` runs more of them."""
-    outcomes = [outcome(seed, torch.float32) for seed in range(40)]
-    assert sum(one.differ for one in outcomes) == 0
-    assert max(one.log_likelihood for one in outcomes) < 1e-4
-    assert sum(one.shared > 0 for one in outcomes) > 20
+# The record
 
 
 def test_the_record_of_two_thousand_settings_is_the_one_of_the_page() -> None:

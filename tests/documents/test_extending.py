@@ -191,11 +191,6 @@ def test_options_of_a_file_are_in_help_and_sweeps(by_file: Path, capsys: pytest.
     assert re.search(r"--eta VALUES how readily tokens [^)]* \(sampler=path_planning\)", shown)
 
 
-def test_a_plugin_that_is_not_there() -> None:
-    with pytest.raises(OptionError, match=r"plugins=missing\.py: there is no such file"):
-        loader.load_plugins("missing.py")
-
-
 def test_what_a_preset_names_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mdlm_lm_eval.presets.load_preset", lambda _: {"plugins": "sampler.py"})
     with pytest.raises(OptionError, match="preset=any names plugins, which the user alone can"):

@@ -32,7 +32,7 @@ from mdlm_lm_eval.checkpoints import load, load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.provenance import in_words
-from tests.conftest import choice, generation, rolling, tiny_model
+from tests.conftest import choice, edit_json, generation, rolling, tiny_model
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(40)))
 SHAPE = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -72,10 +72,9 @@ def test_another_models_tokenizer_is_refused(
     bert_folder: Path, tmp_path: Path, tokenizer: PreTrainedTokenizerFast | None, said: str
 ) -> None:
     """Beside the weights, as an argument, and as an object; before weights are read."""
-    path = bert_folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"mask_token_id": 4}))
+    edit_json(bert_folder / "config.json", mask_token_id=4)
     (other := tmp_path / "other").mkdir()
-    shutil.copy(path, other)
+    shutil.copy(bert_folder / "config.json", other)
     if tokenizer is not None:
         tokenizer.save_pretrained(other)
         with pytest.raises(OptionError, match=said):
@@ -112,8 +111,7 @@ def test_mdlm_check_finds_a_tokenizer_that_knows_no_word(
     found = check(given)
     assert found["verdict"] == "fault: 60% of the prompts' tokens are unknown to the tokenizer"
     assert found["noise_floor"]["left_out"].startswith("the tokenizer does not know English; ")
-    path = bert_folder / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": {"type": "Lowercase"}}))
+    edit_json(bert_folder / "tokenizer.json", normalizer={"type": "Lowercase"})
     assert check(given)["verdict"] == "no fault"
     assert len([*(tmp_path / "cache").rglob("*.json")]) == 2
 
@@ -280,8 +278,7 @@ def remote(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shutil.copytree(checkpoint, folder)
     (folder / "modeling_doubling.py").write_text(CODE)
     auto_map = {"AutoConfig": "modeling_doubling.DoublingConfig", "AutoModelForCausalLM": "modeling_doubling.Doubling"}
-    config = json.loads((folder / "config.json").read_text()) | {"model_type": "doubling", "auto_map": auto_map}
-    (folder / "config.json").write_text(json.dumps(config))
+    edit_json(folder / "config.json", model_type="doubling", auto_map=auto_map)
     return folder
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mdlm_lm_eval.checkpoints import load_config, load_denoiser, load_tokenizer
+from mdlm_lm_eval.checkpoints import load_denoiser
 from mdlm_lm_eval.declared import as_record
 from mdlm_lm_eval.families import AttentionPattern, family_of, own_decoder
 from mdlm_lm_eval.lm import MDLM
@@ -213,20 +213,6 @@ def test_sdars_mixture_of_experts(tmp_path: Path) -> None:
 def test_llada2s_weights_cannot_be_split_over_devices_while_they_are_fused() -> None:
     with pytest.raises(OptionError, match="tp_plan does not work with the family llada2"):
         load("llada2", tp_plan="auto")
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_tokenizers_load_without_remote_code(folder: str, tmp_path: Path) -> None:
-    checkpoint = copy_of(folder, tmp_path / folder, mask_token_id=7)
-    tiny_tokenizer(160).save_pretrained(checkpoint)
-    path = checkpoint / "tokenizer_config.json"
-    settings = json.loads(path.read_text())
-    settings.pop("mask_token", None)
-    path.write_text(json.dumps(settings))
-    tokenizer = load_tokenizer(str(checkpoint))
-    assert tokenizer.mask_token_id == 7
-    assert tokenizer("ab")["input_ids"] == tiny_tokenizer()("ab")["input_ids"]
-    assert load_config(str(checkpoint)).mask_token_id == 7
 
 
 @pytest.mark.parametrize("folder", ["llada2", "sdar", "a2d_bd3lm", "fast_dllm_v2"])

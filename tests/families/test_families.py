@@ -28,7 +28,7 @@ from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.families import Family, family_of
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import FAMILIES, register
-from tests.conftest import data, refused, tiny_model, tiny_tokenizer
+from tests.conftest import data, edit_json, refused, tiny_model, tiny_tokenizer
 from tests.support.reference import GOLDEN, assert_close, load, tensors_of
 
 
@@ -37,16 +37,6 @@ def llada(tmp_path: Path) -> Path:
     folder = tmp_path / "llada"
     shutil.copytree(GOLDEN / "llada", folder)
     return folder
-
-
-def edit_config(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def logits_of(folder: Path) -> torch.Tensor:
-    with torch.no_grad():
-        return load(folder).model(tensors_of("llada")["logits.input_ids"]).logits
 
 
 @pytest.mark.parametrize(("family", "model_type", "mask_token_id"), data("cases.json")["mask tokens"])
@@ -84,7 +74,7 @@ def test_a_setting_without_equivalent_is_refused_before_weights_are_read(
     family: str, setting: dict[str, object], named: str, tmp_path: Path
 ) -> None:
     shutil.copy(GOLDEN / family / "config.json", tmp_path)
-    edit_config(tmp_path, **setting, diffusion_family="a2d-qwen3" if family == "a2d_bd3lm" else family)
+    edit_json(tmp_path / "config.json", **setting, diffusion_family="a2d-qwen3" if family == "a2d_bd3lm" else family)
     with pytest.raises(OptionError, match=named):
         load_denoiser(str(tmp_path))
 
@@ -92,7 +82,7 @@ def test_a_setting_without_equivalent_is_refused_before_weights_are_read(
 def test_a_llada_with_experts_is_told_by_its_config(tmp_path: Path) -> None:
     """On the hub both have the model_type llada."""
     shutil.copytree(GOLDEN / "llada_moe", tmp_path / "llada")
-    edit_config(tmp_path / "llada", model_type="llada")
+    edit_json(tmp_path / "llada/config.json", model_type="llada")
     assert family_of(load_config(str(tmp_path / "llada"))).name == "llada_moe"
 
 
@@ -169,22 +159,6 @@ def test_bidirectional_llama_sees_the_future_and_a_causal_one_is_refused(tmp_pat
     tiny_llama().save_pretrained(tmp_path / "causal")
     with pytest.raises(OptionError, match="is_causal"):
         load_denoiser(str(tmp_path / "causal"))
-
-
-def test_dream_tokenizer_loads_without_its_remote_class(tmp_path: Path) -> None:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate([*alphabet, "ab"])}
-    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
-    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(data("dream_tokenizer_config.json")))
-    config = load_config(str(GOLDEN / "dream"))
-    config.vocab_size = 320
-    with_bos = load_tokenizer(str(tmp_path), config=config, add_bos_token=True)
-    assert with_bos("ab")["input_ids"] == [257, 256]
-    tokenizer = load_tokenizer(str(tmp_path), config=config)
-    assert tokenizer("abc<|mask|>")["input_ids"] == [256, vocabulary["c"], 259]
-    assert (tokenizer.mask_token_id, tokenizer.pad_token_id) == (259, 257)
-    assert tokenizer.decode(tokenizer("ab é 字")["input_ids"]) == "ab é 字"
 
 
 @pytest.mark.parametrize("n_named", [160, 159])

@@ -138,18 +138,6 @@ def test_every_generation_setting_matches_token_for_token(family: str, loaded: d
             assert guided * passes == setting["forward_passes"], (family, k, setting)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_nothing_remembered_gives_the_same_strings(family: str, loaded: dict[str, Any]) -> None:
-    denoiser, tensors = loaded[family]
-    for k, setting in settings_of(family)[::16]:
-        if setting.get("right_shift_logits"):
-            continue
-        options, stop_ids = FAMILIES[family](setting)
-        prompts = [prompt for prompt, _ in prompts_and_completions(family, k, tensors)]
-        remembered = decode(denoiser, prompts, options, stop_ids=stop_ids)
-        assert decode(denoiser, prompts, replace(options, cache="none"), stop_ids=stop_ids) == remembered
-
-
 @pytest.mark.parametrize("family", ["llada2", "sdar", "fast_dllm_v2", "a2d_bd3lm"])
 @pytest.mark.parametrize("changes", [{}, {"early_exit": False}, {"steps_per_block": 3, "schedule": "llada2"}])
 def test_masks_that_no_returned_block_sees_change_nothing(

@@ -107,18 +107,6 @@ def test_is_refused(
     assert not [*here.glob("out/**/*")]
 
 
-def test_all_help_begins_with_the_objective(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["mdlm-finetune", "--help-all"])
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    said = capsys.readouterr().out
-    places = [said.index(words) for words in ("weight of the cross-entropy", "rank of the adapter", "--warmup_steps")]
-    assert places == sorted(places)
-    assert said.count("\n  --learning_rate") == 1
-
-
 def test_help_loads_nothing_slow() -> None:
     script = (
         "import json, sys, mdlm_finetune.__main__ as m; m.main(); print(json.dumps([*sys.modules]), file=sys.stderr)"

@@ -16,7 +16,7 @@ from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from tests.conftest import choice, random_llama, tiny_model, tiny_tokenizer
@@ -152,19 +152,6 @@ def test_trajectories_are_decoding_block_by_block(model: Any, pattern: tuple[Any
             [log_likelihood for _, log_likelihood, _ in expected], abs=1e-4
         )
         assert [one.is_greedy for one in answers] == [is_greedy for _, _, is_greedy in expected]
-
-
-@pytest.mark.parametrize("shift", [False, True])
-@pytest.mark.parametrize("likelihood", ["mc", "chain", "duel"])
-def test_one_block_over_everything_is_full_attention(model: Any, likelihood: str, shift: bool) -> None:
-    """With few samples too: the first block draws from the request's own seed."""
-    whole = blockwise(model, "row_start", shift, 50)
-    full = Denoiser(model, mask_token_id=MASK, pad_token_id=0, shift=shift, attention=FULL_ATTENTION)
-    for n_masks in ("auto", 9):
-        options = LikelihoodOptions(likelihood=likelihood, mc_num=5, n_masks=n_masks)
-        answers, expected = (score(d, requests(), options, batch_size=16, max_length=MAX_LENGTH) for d in (whole, full))
-        assert [one.total for one in answers] == pytest.approx([one.total for one in expected], abs=1e-4)
-        assert [one.is_greedy for one in answers] == [one.is_greedy for one in expected]
 
 
 def test_extra_masks_are_seen_in_the_last_block_only(model: Any) -> None:

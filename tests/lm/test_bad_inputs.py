@@ -24,7 +24,7 @@ from mdlm_lm_eval.command_line import ending_well
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import write_whole
-from tests.conftest import generation, refused, tiny_model, tiny_tokenizer
+from tests.conftest import edit_json, generation, refused, tiny_model, tiny_tokenizer
 from tests.support.commands import run
 
 
@@ -150,10 +150,9 @@ def test_a_file_that_cannot_be_written_is_named(
 @pytest.mark.parametrize(("name", "value", "said"), refused("config.json"))
 def test_values_in_config_json(checkpoint: Path, tmp_path: Path, name: str, value: Any, said: str) -> None:
     shutil.copytree(checkpoint, tmp_path / "broken")
-    path = tmp_path / "broken" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    edit_json(tmp_path / "broken/config.json", **{name: value})
     with pytest.raises(OptionError) as error:
-        load_denoiser(str(path.parent))
+        load_denoiser(str(tmp_path / "broken"))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -143,6 +143,7 @@ def test_texts_are_decoded_as_their_tokens_are(checkpoint: Path) -> None:
     options = DecodingOptions(n_masks=4)
     (ids,) = decode(denoiser, [tokenizer.encode("red is")], options, stop_ids=[tokenizer.eos_token_id])
     (text,) = decode(denoiser, ["red is"], options, tokenizer=tokenizer)
+    assert decode(denoiser, "red is", options, tokenizer=tokenizer) == [text], "by itself it is one prompt"
     assert text == tokenizer.decode(ids, skip_special_tokens=True)
 
 
@@ -155,13 +156,6 @@ def test_options_are_keywords_too(checkpoint: Path) -> None:
         decode(denoiser, "red is", tokenizer=tokenizer, n_mask=4)
     (exact,) = log_likelihood(denoiser, "red", " is", tokenizer=tokenizer, likelihood="chain")
     assert exact.standard_error is None
-
-
-def test_a_text_by_itself_is_one_prompt(checkpoint: Path) -> None:
-    denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
-    options = DecodingOptions(n_masks=4)
-    expected = decode(denoiser, ["red is"], options, tokenizer=tokenizer)
-    assert decode(denoiser, "red is", options, tokenizer=tokenizer) == expected
 
 
 def test_what_decode_cannot_take_is_one_sentence(checkpoint: Path) -> None:

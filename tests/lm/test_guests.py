@@ -1,7 +1,6 @@
 """Functions of others' that generate: called as their authors call them, checked, counted and recorded."""
 
 import hashlib
-import json
 import random
 import shutil
 import textwrap
@@ -19,33 +18,11 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import load
-from tests.conftest import choice, data, evaluate, generation, tiny_model
+from tests.conftest import choice, data, edit_json, evaluate, generation, tiny_model
 from tests.sweep.test_sweep import stored, sweep
 
 FILES = Path(__file__).parents[1] / "authors"
-# A stand-in of our own with the signature of LLaDA's function: greedy, the surest mask of a block in each step.
-LLADA = """
-import torch
-
-@torch.no_grad()
-def generate(model, prompt, attention_mask=None, steps=128, gen_length=128, block_length=128, temperature=0.0,
-             cfg_scale=0.0, remasking="low_confidence", mask_id=126336):
-    n = prompt.shape[1]
-    x = torch.full((prompt.shape[0], n + gen_length), mask_id, device=model.device)
-    x[:, :n] = prompt
-    assert gen_length % block_length == 0
-    for begin in range(n, n + gen_length, block_length):
-        inside = torch.zeros_like(x, dtype=torch.bool)
-        inside[:, begin : begin + block_length] = True
-        while ((x == mask_id) & inside).any():
-            logits = model(x).logits
-            logits[..., mask_id] = -torch.inf
-            confidence, tokens = logits.softmax(-1).max(-1)
-            confidence[~((x == mask_id) & inside)] = -1
-            place = confidence.argmax(1, keepdim=True)
-            x.scatter_(1, place, tokens.gather(1, place))
-    return x
-"""
+LLADA = f"{FILES}/sampler.py:generate"  # LLaDA's signature
 # With the signature of Fast-dLLM's functions, which return their passes too; and faults.
 OTHERS = """
 import random
@@ -151,7 +128,7 @@ BESIDE = (
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("authors")
-    texts = {"generate": LLADA, "others": OTHERS, "beside": BESIDE, "patches": PATCHES, "network": NETWORK}
+    texts = {"others": OTHERS, "beside": BESIDE, "patches": PATCHES, "network": NETWORK}
     for name, text in (texts | {"sizes": "FACTOR = 3"}).items():
         (folder / f"{name}.py").write_text(textwrap.dedent(text))
     return folder
@@ -164,8 +141,7 @@ def lm(checkpoint: Path, **arguments: Any) -> MDLM:
 def copied(checkpoint: Path, folder: Path, **config: Any) -> Path:
     """With other entries in its config."""
     shutil.copytree(checkpoint, folder)
-    known = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(known | config))
+    edit_json(folder / "config.json", **config)
     return folder
 
 
@@ -177,7 +153,7 @@ def requests(n_tokens: int = 8) -> list[Any]:
 def test_an_authors_loop_gives_the_engines_answers_and_costs(checkpoint: Path, task_folder: Path, files: Path) -> None:
     """Through lm-eval; the record names the guest and its file."""
     settings: dict[str, Any] = {"n_masks": 8, "steps": 8, "block_length": 4}
-    guest = lm(checkpoint, sampler=f"{files}/generate.py:generate", **settings)
+    guest = lm(checkpoint, sampler=LLADA, **settings)
     own = lm(checkpoint, early_exit=False, **settings)
     found, expected = (evaluate(each, ["tiny_generate"], task_folder, limit=3) for each in (guest, own))
     strings = [
@@ -189,17 +165,17 @@ def test_an_authors_loop_gives_the_engines_answers_and_costs(checkpoint: Path, t
     costs = [each["tasks"]["tiny_generate"]["cost"] for each in facts]
     for name in ("forward_passes", "denoising_steps", "layer_tokens", "written_tokens", "answer_tokens"):
         assert costs[0][name] == costs[1][name]
-    digest = hashlib.sha256(LLADA.encode()).hexdigest()
+    digest = hashlib.sha256((FILES / "sampler.py").read_bytes()).hexdigest()
     (plugin,) = facts[0]["plugins"]
     assert plugin["sha256"] == digest
     assert plugin["guest"]
-    assert facts[0]["decoding"]["sampler"] == "generate.py:generate"
+    assert facts[0]["decoding"]["sampler"] == "sampler.py:generate"
     assert facts[1]["plugins"] == []
 
 
 def test_whole_blocks_are_asked_for_and_cut(checkpoint: Path, files: Path) -> None:
     """Two of four for six tokens."""
-    model = lm(checkpoint, sampler=f"{files}/generate.py:generate", block_length=4)
+    model = lm(checkpoint, sampler=LLADA, block_length=4)
     model.generate_until(requests(6), True)
     ranges = model.record.tasks["task"].ranges
     assert (ranges["asked_masks"], ranges["masks"], ranges["returned_tokens"]) == ((6, 6), (8, 8), (6, 6))
@@ -327,7 +303,7 @@ def test_the_checkpoints_own_network_decodes(checkpoint: Path, tmp_path: Path, m
     folder = copied(checkpoint, tmp_path / "model", auto_map={"AutoModel": "network.Network"})
     for name in ("network", "layers"):
         shutil.copy(FILES / f"{name}.py", folder)
-    sampler = {"sampler": f"{FILES}/sampler.py:generate", "n_masks": 8, "block_length": 4, "steps": 8}
+    sampler = {"sampler": LLADA, "n_masks": 8, "block_length": 4, "steps": 8}
     guest = lm(folder, modeling="remote", trust_remote_code=True, shift_logits=False, **sampler)
     assert type(guest.model).__module__.startswith("transformers_modules.")
     assert guest.generate_until(requests(), True) == lm(checkpoint, **sampler).generate_until(requests(), True)
@@ -391,20 +367,20 @@ def test_an_installed_guest_has_a_name(
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text("[mdlm_lm_eval.guest]\nours = acme_sampler:generate\n")
-    (tmp_path / "acme_sampler.py").write_text(LLADA)
+    shutil.copy(FILES / "sampler.py", tmp_path / "acme_sampler.py")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_all_entry_points", entry_points)
-    installed, file = (lm(checkpoint, sampler=each) for each in ("ours", f"{files}/generate.py:generate"))
+    installed, file = (lm(checkpoint, sampler=each) for each in ("ours", LLADA))
     assert installed.generate_until(requests(), True) == file.generate_until(requests(), True)
     (plugin,) = installed.get_model_info()["mdlm"]["plugins"]
     assert (plugin["name"], plugin["guest"]) == ("acme_sampler", True)
-    assert plugin["sha256"] == hashlib.sha256(LLADA.encode()).hexdigest()
+    assert plugin["sha256"] == hashlib.sha256((FILES / "sampler.py").read_bytes()).hexdigest()
 
 
 def test_logits_that_are_not_finite_are_the_models_fault(checkpoint: Path, files: Path) -> None:
     """Whether the function goes on with them or not."""
-    for function, more in (("generate.py:generate", {}), ("others.py:faulty", {"sampler_args": "fault=runs raises"})):
-        model = lm(checkpoint, sampler=f"{files}/{function}", **more)
+    for sampler, more in ((LLADA, {}), (f"{files}/others.py:faulty", {"sampler_args": "fault=runs raises"})):
+        model = lm(checkpoint, sampler=sampler, **more)
         with torch.no_grad():
             model.model.lm_head.weight[7] = torch.nan
         with pytest.raises(OptionError, match=r"^the model's logits are not finite .* task task, document 0: its weig"):
@@ -447,7 +423,7 @@ def test_one_command_compares_guests_with_the_engine(
     checkpoint: Path, task_folder: Path, files: Path, tmp_path: Path
 ) -> None:
     """A row each in the table that the sweep prints; the same command again has nothing to do."""
-    samplers = f"--sampler={files}/generate.py:generate,{files}/others.py:draws,built-in"
+    samplers = f"--sampler={LLADA},{files}/others.py:draws,built-in"
     more = (samplers, "--limit=2", "--n_masks=4")
     done = sweep(tmp_path, checkpoint, task_folder, *more)
     assert done.code == 0
@@ -456,7 +432,7 @@ def test_one_command_compares_guests_with_the_engine(
     assert [row.count("(guest)") for row in rows] == [1, 1, 0]
     assert "positions per token" in done.out
     settings = load(tmp_path)["setting"].tolist()
-    assert sum("(guest, generate.py " in words for words in settings) == 1
+    assert sum("(guest, sampler.py " in words for words in settings) == 1
     assert "3 of 3 cells are done" in sweep(tmp_path, checkpoint, task_folder, *more).err
 
 

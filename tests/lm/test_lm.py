@@ -109,15 +109,6 @@ def test_processes_add_up_what_they_ran_and_take_the_time_of_the_slowest(
     assert cost["seconds"] == max(each["seconds"] for each in costs) < sum(each["seconds"] for each in costs)
 
 
-def test_repeats_differ_at_temperature_1_and_are_reproducible(lm: MDLM) -> None:
-    request = generation("same", doc=3, max_gen_toks=8, temperature=1.0, do_sample=True)
-    first = lm.generate_until([request] * 4, disable_tqdm=True)
-    assert len(set(first)) == 4
-    assert lm.generate_until([request] * 4, disable_tqdm=True) == first
-    other_document = generation("same", doc=4, max_gen_toks=8, temperature=1.0, do_sample=True)
-    assert lm.generate_until([other_document], disable_tqdm=True) == first[:1]
-
-
 def test_meaningless_keys_give_one_warning(lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
     requests = [generation(str(n), max_gen_toks=1, num_beams=3, repetition_penalty=1.1) for n in range(3)]
     lm.generate_until(requests, disable_tqdm=True)

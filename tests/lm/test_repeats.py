@@ -11,7 +11,6 @@ import lm_eval.tasks
 import numpy as np
 import pytest
 import sympy
-import yaml
 from lm_eval import simple_evaluate
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
@@ -26,6 +25,7 @@ from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import pass_at, repeat, summary
 from tests.conftest import data, evaluate, generation, stand_in_for_code_eval, tiny_model, tiny_tokenizer
 from tests.support.commands import run
+from tests.support.local_tasks import local_task
 
 BENCHMARKS = data("benchmarks.json")
 AIME = {"Problem": "What is 40 + 2?", "Answer": 42}
@@ -54,12 +54,8 @@ def test_pass_at_k_is_unbiased_on_answers_of_known_probability() -> None:
 
 def local(folder: Path, name: str, docs: list[dict[str, Any]]) -> str:
     """A packaged task with these documents instead of the hub's."""
-    documents, config = folder / f"{name}.jsonl", folder / f"{name}.yaml"
-    documents.write_text("".join(json.dumps(doc) + "\n" for doc in docs))
-    dataset = {"data_files": dict.fromkeys(("train", "test"), str(documents)), "cache_dir": str(folder / "cache")}
-    source = {"include": str(tasks_path() / f"repeated/mdlm_{name}.yaml"), "dataset_name": None}
-    config.write_text(yaml.safe_dump(source | {"dataset_path": "json", "dataset_kwargs": dataset}))
-    return str(config)
+    source = tasks_path() / f"repeated/mdlm_{name}.yaml"
+    return local_task(folder, source, dict.fromkeys(("train", "test"), docs), name=name, dataset_name=None)
 
 
 class Stub(LM):
@@ -82,25 +78,17 @@ def evaluated(lm: LM, manager: TaskManager, loaded: Any, **arguments: Any) -> di
     return simple_evaluate(lm, tasks=["built"], task_manager=manager, bootstrap_iters=0, **arguments)
 
 
-class CodeEval:
-    """Stands in for the hub's `code_eval`: passes what holds `a + b`."""
-
-    def compute(
-        self, references: list[str], predictions: list[list[str]], k: list[int]
-    ) -> tuple[dict[str, float], None]:
-        return {"pass@1": float(np.mean([any("a + b" in one for one in of_one) for of_one in predictions]))}, None
-
-
 @pytest.mark.parametrize(
     ("name", "metric"), [("humaneval", "pass@1"), ("mbpp", "pass_at_1"), ("aime24", "exact_match")]
 )
 def test_packaged_tasks_have_the_prompts_of_lm_eval_and_both_scores(
     name: str, metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in_for_code_eval(monkeypatch, CodeEval())
+    stand_in_for_code_eval(monkeypatch)
     is_code = name != "aime24"
     docs = BENCHMARKS[name]["docs"] if is_code else [AIME, AIME]
-    lm = Stub("    return a + b", "    return 0") if is_code else Stub("41", "so $\\boxed{42}$", "43", "44")
+    programs = ("def add(a, b):\n    return a + b", "def add(a, b):\n    return 0")
+    lm = Stub(*programs) if is_code else Stub("41", "so $\\boxed{42}$", "43", "44")
     manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata={"repeats": 4})
     tasks = [local(tmp_path, name, docs)]
     if is_code:
@@ -194,16 +182,10 @@ def test_a_sweep_repeats_any_task(checkpoint: Path, task_folder: Path, tmp_path:
 
 def asked(tmp_path: Path, where: str | None, **arguments: Any) -> tuple[list[str], dict[str, Any]]:
     """The prompts of lm-eval's gsm8k with two examples, and the arguments of its requests."""
-    config, (question, *shown) = tmp_path / "gsm8k.yaml", BENCHMARKS["gsm8k"]["docs"]
-    files = {"train": shown, "test": [question]}
-    for split, docs in files.items():
-        (tmp_path / split).write_text("".join(json.dumps(doc) + "\n" for doc in docs))
-    data_files = {split: str(tmp_path / split) for split in files}
-    dataset = {"data_files": data_files, "cache_dir": str(tmp_path / "cache")}
-    source = str(Path(lm_eval.tasks.__file__).parent / "gsm8k/gsm8k.yaml")
-    config.write_text(yaml.safe_dump({"include": source, "dataset_path": "json", "dataset_kwargs": dataset}))
+    question, *shown = BENCHMARKS["gsm8k"]["docs"]
+    source = Path(lm_eval.tasks.__file__).parent / "gsm8k/gsm8k.yaml"
     manager = TaskManager(include_defaults=False)
-    loaded = manager.load([str(config)])
+    loaded = manager.load([local_task(tmp_path, source, {"train": shown, "test": [question]})])
     if where is not None:
         place_query(loaded["tasks"]["gsm8k"], where)
     lm = Stub("42")

@@ -1,7 +1,5 @@
 """Denoiser: the chosen positions' logits, whatever the family, padding, adapter, shift or guidance."""
 
-from typing import Literal
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -89,30 +87,6 @@ def test_padding_on_either_side_changes_nothing(model: nn.Module, side: str) -> 
         assert_close(actual, expected[order])
     assert denoiser.forward_passes == 2
     assert model.config.to_dict() == before
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("shift", [False, True])
-@pytest.mark.parametrize("blocks_from", ["row_start", "prompt_end"])
-def test_padding_on_either_side_changes_nothing_in_blocks(
-    side: str, shift: bool, blocks_from: Literal["row_start", "prompt_end"]
-) -> None:
-    torch.manual_seed(0)
-    model = llama().eval()
-    attention = AttentionPattern(4, blocks_from)
-    denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, shift=shift, attention=attention)
-    input_ids, attention_mask, _ = padded(side)
-    real = attention_mask.flatten().nonzero().squeeze(1)
-    actual = denoiser.logits(input_ids, attention_mask, real, prompt_lengths=torch.tensor([6, 3]))
-    expected = []
-    for length, prompt_length in ((9, 6), (5, 3)):
-        before = -prompt_length % 4 if blocks_from == "prompt_end" else 0
-        block = (torch.arange(length) + before) // 4
-        with torch.no_grad():
-            sees = (block[None, :] <= block[:, None])[None, None]
-            logits = model(input_ids=torch.tensor([row(length)]), attention_mask=sees).logits[0]
-        expected.append(torch.cat([logits[:1], logits[:-1]]) if shift else logits)
-    assert_close(actual, torch.cat(expected))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -14,7 +14,7 @@ from mdlm_lm_eval.model import compiled, devices, kv_cache
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from tests.conftest import data
-from tests.pretended_gpu import PretendedGpu, PretendedGpuError, Report, graphs
+from tests.pretended_gpu import PretendedGpu, PretendedGpuError, Report
 from tests.pretended_gpu.placement import over_two
 from tests.pretended_gpu.settings import (
     DECODING,
@@ -26,7 +26,6 @@ from tests.pretended_gpu.settings import (
     model_of,
     scored,
 )
-from tests.pretended_gpu.tensors import numbers_of
 
 pytestmark = pytest.mark.slow
 
@@ -105,25 +104,6 @@ def test_row_decoders_ask_for_no_logits_of_prompts_but_the_last(name: str) -> No
     assert max(asked) == 3 * 4  # blocks; prompts have up to 60 tokens
 
 
-def test_padding_of_a_wide_pass_writes_to_nothing_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = kv_cache.CanvasLayer.update
-    n_padded: list[int] = []
-
-    def checked_update(layer: kv_cache.CanvasLayer, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        if layer.now.rows is not None:
-            rows = numbers_of(layer.now.rows)[:, None].expand(layer.now.columns.shape)
-            places = torch.stack([rows, numbers_of(layer.now.columns)], -1)
-            read = places[places[..., 1] < layer.width - 1]
-            assert len(read.unique(dim=0)) == len(read)
-            n_padded.append(len(rows) - len(read.unique(dim=0)[:, 0].unique()))
-        return update(layer, *args, **named)
-
-    monkeypatch.setattr(kv_cache.CanvasLayer, "update", checked_update)
-    for name in ("dual, threshold", "prefix, shifted", "causal context, threshold"):
-        on_gpu(decoded, DECODING[name], 8, n_rows=9, n_masks=5)
-    assert any(n_padded)
-
-
 @pytest.mark.parametrize("name", ["whole", "prefix, guided", "dual, threshold", "blocks", "from the prompt, shifted"])
 def test_every_cache_works_on_a_model_over_two_gpus(name: str) -> None:
     setting = DECODING[name]
@@ -154,11 +134,6 @@ def numbers_on_the_host(patch: pytest.MonkeyPatch) -> None:
     plant(patch, devices.iota, lambda n, device: torch.arange(n))
 
 
-def columns_on_the_host(patch: pytest.MonkeyPatch) -> None:
-    copy = devices.to_device
-    plant(patch, copy, lambda values, device: values if values.dim() == 2 else copy(values, device))
-
-
 def blocking_copies(patch: pytest.MonkeyPatch) -> None:
     plant(patch, devices.to_device, lambda values, device: values.to(device))
 
@@ -185,15 +160,6 @@ def a_wait_after_the_model(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Denoiser, "window_logits", waiting)
 
 
-def a_wait_inside_the_model(patch: pytest.MonkeyPatch) -> None:
-    update = kv_cache.CanvasLayer.update
-
-    def waiting(layer: kv_cache.CanvasLayer, keys: Tensor, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        return update(layer, keys * float(keys.isfinite().any()), *args, **named)
-
-    patch.setattr(kv_cache.CanvasLayer, "update", waiting)
-
-
 def two_values_at_one_place(patch: pytest.MonkeyPatch) -> None:
     update = kv_cache.CanvasLayer.update
 
@@ -218,18 +184,6 @@ def graphs_of_memory_that_is_gone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(kv_cache.CanvasCache, "take", elsewhere)
 
 
-def graphs_that_run_once(patch: pytest.MonkeyPatch) -> None:
-    replay = graphs.Graph.replay
-    done: set[int] = set()
-
-    def once(graph: graphs.Graph) -> None:
-        if id(graph) not in done:
-            replay(graph)
-        done.add(id(graph))
-
-    patch.setattr(graphs.Graph, "replay", once)
-
-
 def graphs_of_old_inputs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compiled.Graphs, "fill", lambda *_: None)
 
@@ -240,15 +194,11 @@ def graphs_of_old_inputs(patch: pytest.MonkeyPatch) -> None:
         (None, "dual", False, None),
         (None, "blocks", True, None),
         (numbers_on_the_host, "dual", False, "same device"),
-        (columns_on_the_host, "dual", False, "same device"),
         (blocking_copies, "dual", False, "blocking copies"),
         (one_pinned_buffer, "dual", False, "overwritten before its copy"),
         (a_wait_after_the_model, "dual", False, "waits"),
-        (a_wait_inside_the_model, "dual", False, "waits"),
-        (a_wait_inside_the_model, "dual", True, "waits"),  # and no graph
         (two_values_at_one_place, "dual", False, "answers"),
         (graphs_of_memory_that_is_gone, "whole prompt", True, "answers"),
-        (graphs_that_run_once, "dual", True, "answers"),
         (graphs_of_old_inputs, "dual", True, "answers"),
     ],
 )

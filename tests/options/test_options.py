@@ -1,7 +1,6 @@
 """Options: what a command line may say of them, and that they are declared whole."""
 
 import pickle
-import pydoc
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -139,11 +138,3 @@ def test_nothing_heavy_is_imported_for_options_and_help() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert done.stdout == "[]\n"
-
-
-def test_options_print_what_was_set_and_help_lists_them() -> None:
-    assert repr(DecodingOptions(n_masks=4, kl_threshold=0.1)) == "DecodingOptions(n_masks=4, kl_threshold=0.1)"
-    assert repr(LikelihoodOptions()) == "LikelihoodOptions()"
-    assert "- mc_num=128: Monte Carlo samples per request" in pydoc.render_doc(
-        LikelihoodOptions, renderer=pydoc.plaintext
-    )

@@ -14,7 +14,6 @@ import lm_eval.tasks
 import numpy as np
 import pytest
 import torch
-import yaml
 from lm_eval.tasks._yaml_loader import load_yaml
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.presets import published
 from tests.conftest import LM_EVAL_05, data, evaluate, stand_in_for_code_eval, tiny_model, tiny_tokenizer
+from tests.support.local_tasks import local_task
 
 pytestmark = pytest.mark.slow
 
@@ -40,24 +40,6 @@ def runs() -> list[Any]:
         key = (str(run.value("--tasks")), int(shots or 0), "--apply_chat_template" in run.flags, turns != "false")
         found.setdefault(key, pytest.param(*key, id=preset))
     return [*found.values()]
-
-
-class CodeEval:
-    """Stands in for the hub's `code_eval`: runs program and tests in this process, as both are written here."""
-
-    def compute(
-        self, references: list[str], predictions: list[list[str]], k: list[int]
-    ) -> tuple[dict[str, float], None]:
-        passed = [self.passes(f"{one}\n{tests}") for tests, [one] in zip(references, predictions, strict=True)]
-        return {"pass@1": float(np.mean(passed))}, None
-
-    @staticmethod
-    def passes(program: str) -> bool:
-        try:
-            exec(program, {"print": id})
-        except Exception:
-            return False
-        return True
 
 
 class Scripted(MDLM):
@@ -116,7 +98,7 @@ def columns(samples: Sequence[dict[str, Any]]) -> dict[tuple[int, str], float]:
 def test_right_answers_score_one_and_wrong_and_empty_ones_zero(
     task: str, shots: int, chat: bool, multiturn: bool, lm: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in_for_code_eval(monkeypatch, CodeEval())
+    stand_in_for_code_eval(monkeypatch)
     monkeypatch.setattr("nltk.download", lambda _name: None)
     monkeypatch.setattr(
         "signal.alarm", lambda _seconds: 0
@@ -128,17 +110,14 @@ def test_right_answers_score_one_and_wrong_and_empty_ones_zero(
         is_choice = any(name == "acc" for names in entry["right"] for name in names.split())
         forms |= {} if is_choice else {"": ()}
         lm.answers = [*forms]
-        docs, config = tmp_path / f"{number}.jsonl", tmp_path / f"{number}.yaml"
         doc = json.dumps(entry["doc"])
-        docs.write_text("".join(doc.replace("{n}", str(n)) + "\n" for n in range(len(forms) + 6)))
-        splits = dict.fromkeys(("train", "validation", "val", "test", "dev"), str(docs))
+        docs = [json.loads(doc.replace("{n}", str(n))) for n in range(len(forms) + 6)]
+        splits = dict.fromkeys(("train", "validation", "val", "test", "dev"), docs)
         source = next(folder / entry["yaml"] for folder in FOLDERS if (folder / entry["yaml"]).exists())
-        local = {"include": str(source), "dataset_path": "json", "dataset_name": None}
-        local["dataset_kwargs"] = {"data_files": splits, "cache_dir": str(tmp_path / "cache")}
-        config.write_text(yaml.safe_dump(local))
+        config = local_task(tmp_path, source, splits, name=str(number), dataset_name=None)
         results = evaluate(
             lm,
-            [str(config)],
+            [config],
             tmp_path / "none",
             limit=len(forms),  # the others are shots
             num_fewshot=shots,

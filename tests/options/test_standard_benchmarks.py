@@ -1,6 +1,5 @@
 """lm-eval's own task YAMLs, as they are, on small local data of the same schema and a tiny random model."""
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,10 @@ import lm_eval.tasks
 import numpy as np
 import pytest
 import torch
-import yaml
-from torch import Tensor
 
 from mdlm_lm_eval.lm import MDLM
-from tests.conftest import LM_EVAL_05, data, evaluate
+from tests.conftest import data, evaluate
+from tests.support.local_tasks import local_task
 
 FOLDER = Path(lm_eval.tasks.__file__).parent
 Evaluate = Callable[..., dict[str, Any]]
@@ -31,37 +29,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """`run(lm, task, **arguments)`: lm-eval's result for its YAML, included whole, with other data."""
 
     def evaluate_task(lm: MDLM, name: str, **arguments: Any) -> dict[str, Any]:
-        data, config = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.yaml"
-        data.write_text("".join(json.dumps(doc) + "\n" for doc in TASKS[name]["docs"]))
-        splits = dict.fromkeys(("train", "validation", "test", "dev"), str(data))
-        dataset = {"data_files": splits, "cache_dir": str(tmp_path / "cache")}
-        local = {"include": str(FOLDER / TASKS[name]["yaml"]), "dataset_path": "json", "dataset_kwargs": dataset}
-        config.write_text(yaml.safe_dump(local))
-        return evaluate(lm, [str(config)], tmp_path / "none", **arguments)
+        splits = dict.fromkeys(("train", "validation", "test", "dev"), TASKS[name]["docs"])
+        config = local_task(tmp_path, FOLDER / TASKS[name]["yaml"], splits, name=name)
+        return evaluate(lm, [config], tmp_path / "none", **arguments)
 
     return evaluate_task
-
-
-def script(lm: MDLM, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Makes the model certain of `text`, and then of exclamation marks, on every canvas of 64 masks."""
-    spoken = torch.tensor(lm.tokenizer.encode(text.ljust(64, "!"), add_special_tokens=False))
-
-    def logits(input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor, **_: Any) -> Tensor:
-        lm.denoiser.forward_passes += 1
-        rows, columns = positions // input_ids.shape[1], positions % input_ids.shape[1]  # [N] each
-        lengths = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).sum(1)  # [B]
-        slots = columns - (lengths[rows] - 64)
-        return 20.0 * torch.nn.functional.one_hot(spoken[slots], lm.denoiser.vocab_size).float()  # [N, V]
-
-    monkeypatch.setattr(lm.denoiser, "logits", logits)
-
-
-def answers(results: dict[str, Any], name: str) -> dict[tuple[int, str], Any]:
-    """(document, filter) -> filtered responses; lm-eval 0.5 has a list of them for each request."""
-    return {
-        (sample["doc_id"], sample["filter"]): sample["filtered_resps"][0] if LM_EVAL_05 else sample["filtered_resps"]
-        for sample in results["samples"][name]
-    }
 
 
 def log_likelihoods(results: dict[str, Any], name: str) -> list[float]:
@@ -102,17 +74,3 @@ def test_wikitext_perplexity_sums_windows_of_a_page_longer_than_the_context(chec
     assert scores["word_perplexity,none"] > scores["byte_perplexity,none"] > 1
     record = windowed[1].get_model_info()["mdlm"]["tasks"]["wikitext"]
     assert record["truncated_prompts"] == 0
-
-
-def test_gsm8k_ends_at_its_stop_string_and_both_filters_read_the_answer(
-    lm: MDLM, run: Evaluate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(lm, monkeypatch, " 20+22=42\n#### 42\nQuestion: 7 or 8?")
-    passes = lm.denoiser.forward_passes
-    results = run(lm, "gsm8k", num_fewshot=1, gen_kwargs={"max_gen_toks": 64, "block_length": 8})
-    assert [sample["resps"] for sample in results["samples"]["gsm8k"]] == [[[" 20+22=42\n#### 42\n"]]] * 6
-    filtered = answers(results, "gsm8k")
-    assert filtered == {(doc, name): ["42"] for doc in range(3) for name in ("strict-match", "flexible-extract")}
-    scores = results["results"]["gsm8k"]
-    assert scores["exact_match,strict-match"] == scores["exact_match,flexible-extract"] == pytest.approx(1 / 3)
-    assert lm.denoiser.forward_passes - passes < 64

@@ -148,14 +148,6 @@ def test_bad_command_lines(words: str, message: str) -> None:
     assert str(error.value).startswith(message)
 
 
-def test_help_names_the_values_of_options(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        settings_of(["--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert ": auto, certainty_prior, editing, klass, multi_block, rcr, remdm, schedule, wino --" in said
-    assert ": confidence, entropy, left_to_right, margin, position_calibrated, random --" in said
-
-
 def test_the_command_line_wins_over_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "tasks: mdlm_slot\nmodel_args: {pretrained: a, dtype: float32}\nmetadata: {fewshot_seed: 1}\n"

@@ -1,19 +1,19 @@
 """Tasks whose data come from the hub, on small local data of the same schema: single-token tasks and HotpotQA."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval import tasks_path
 from tests.conftest import data, requests_of
+from tests.support.local_tasks import local_task
 
 Rows = list[dict[str, Any]]
 
+HOTPOTQA = tasks_path() / "hotpotqa/mdlm_hotpotqa.yaml"
 # Of each task the splits of examples and questions, the columns, a question, and whether long texts are left out.
 SINGLE_TOKEN = data("single_token.json")
 
@@ -26,22 +26,9 @@ def rows_of(name: str, n: int, n_labels: int, start: int = 0) -> Rows:
     ]
 
 
-def local_yaml(folder: Path, source: str, splits: dict[str, Rows]) -> str:
-    """A YAML that is the task's own with local data instead of the hub's."""
-    files = {}
-    for split, rows in splits.items():
-        files[split] = str(folder / f"{split}.jsonl")
-        Path(files[split]).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = folder / "task.yaml"
-    dataset = {"data_files": files, "cache_dir": str(folder / "cache")}
-    include = str(tasks_path() / source)
-    config.write_text(yaml.safe_dump({"include": include, "dataset_path": "json", "dataset_kwargs": dataset}))
-    return str(config)
-
-
 def single_token_yaml(folder: Path, name: str, examples: Rows, questions: Rows) -> str:
     splits = dict(zip(SINGLE_TOKEN[name]["splits"], (examples, questions), strict=True))
-    return local_yaml(folder, f"single_token/mdlm_{name}.yaml", splits)
+    return local_task(folder, tasks_path() / f"single_token/mdlm_{name}.yaml", splits)
 
 
 def load(config: str) -> Any:
@@ -121,7 +108,7 @@ def hotpotqa_rows(context: str = " It is here.") -> Rows:
 
 def test_hotpotqa_prompt_character_for_character(tmp_path: Path) -> None:
     rows = hotpotqa_rows()
-    task = load(local_yaml(tmp_path, "hotpotqa/mdlm_hotpotqa.yaml", {"train": rows[1:2], "validation": rows[:1]}))
+    task = load(local_task(tmp_path, HOTPOTQA, {"train": rows[1:2], "validation": rows[:1]}))
     system = "Answer the question about the context with [A] or [B]."
     example = (
         "**Context**:\n'This is Eve Roe (singer). It is here.\nThis is Ann Lee. It is here.'.\n\n"
@@ -140,7 +127,7 @@ def test_hotpotqa_prompt_character_for_character(tmp_path: Path) -> None:
 
 def test_hotpotqa_keeps_questions_with_two_options_that_fit(tmp_path: Path) -> None:
     rows = hotpotqa_rows() + hotpotqa_rows(" word" * 400)
-    task = load(local_yaml(tmp_path, "hotpotqa/mdlm_hotpotqa.yaml", {"train": rows, "validation": rows}))
+    task = load(local_task(tmp_path, HOTPOTQA, {"train": rows, "validation": rows}))
     assert [(doc["question"], doc["options"], doc["answer"]) for doc in task.eval_docs] == [
         ("Who was born first, Ann Lee or Eve Roe?", ["Ann Lee", "Eve Roe"], "B"),
         ("Is Ann Lee or Eve Roe older?", ["Ann Lee", "Eve Roe"], "A"),

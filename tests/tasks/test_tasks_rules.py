@@ -158,15 +158,6 @@ def test_prompts_and_documents() -> None:
     assert [part in distractors for part in block] == [*[True] * 20, *[False] * 10, *[True] * 20, False]
 
 
-def test_the_three_tasks_of_a_set_name_it_alike() -> None:
-    of_set: dict[str, list[tuple[str, str]]] = {}
-    for rule in RULES:
-        for document in load_task(f"mdlm_rules_{rule}_largest").eval_docs:
-            of_set.setdefault(document["set"], []).append((rule, document["question"]))
-    assert all(len({text for _, text in asked}) == 1 for asked in of_set.values())
-    assert all(len({rule for rule, _ in asked}) == 3 for asked in of_set.values())
-
-
 def shown(distractor: str, **settings: object) -> dict[str, dict[str, str]]:
     """Set -> rule -> prompt, of sets whose three askings are among the first 30 questions of their tasks."""
     folder = str(tasks_path() / "rules")
