@@ -80,16 +80,7 @@ def test_what_a_denoiser_knows(folder: str, pattern: list[Any], shift: bool, edi
     assert load(folder, block_length=16).attention.block_length == 16
 
 
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        ("inclusionAI/LLaDA2.1-mini", "llada21"),
-        ("models--inclusionAI--LLaDA2.1-flash/snapshots/0a1b", "llada21"),
-        ("llada2.1-sft/checkpoint-10", "llada21"),
-        ("inclusionAI/LLaDA2.0-mini", "llada2"),
-        ("LLaDA2.0-flash-CAP", "llada2"),
-    ],
-)
+@pytest.mark.parametrize(("name", "family"), data("cases.json")["names of LLaDA2"])
 def test_a_name_says_which_llada2(name: str, family: str, tmp_path: Path) -> None:
     """Both have one config; 2.0's decoding of 2.1 would never edit."""
     folder = copy_of("llada2", tmp_path / name, diffusion_family=None)
@@ -117,20 +108,7 @@ def test_the_block_length_stands_in_the_name_and_survives_saving(tmp_path: Path)
     assert (saved.attention.block_length, family_of(saved.model.config).name) == (8, "sdar")
 
 
-SNAPSHOT = "models--JetLM--{}/snapshots/0a1b2c"
-BLOCK_LENGTHS = [  # folder, config.json, length, and its source
-    ("SDAR-8B-Chat-b8", None, 8, "the name SDAR-8B-Chat-b8"),
-    ("SeqD-SDAR-4B-b32-Thinking", None, 32, "the name SeqD-SDAR-4B-b32-Thinking"),
-    (SNAPSHOT.format("SDAR-4B-Chat-b64"), None, 64, "the name SDAR-4B-Chat-b64"),
-    ("sdar-b16-sft/checkpoint-200", None, 16, "the name sdar-b16-sft"),
-    ("SDAR-4B-b32", 32, 32, "the name SDAR-4B-b32"),
-    ("SDAR-1.7B-b16-Chat", 4, 16, "the name SDAR-1.7B-b16-Chat, not config.json, which says 4"),
-    ("runs-b64/SDAR-30B-A3B-Chat", 4, 4, "config.json"),
-    (SNAPSHOT.format("SDAR-30B-A3B-b1x"), None, 4, "the family's default"),
-]
-
-
-@pytest.mark.parametrize(("path", "in_config", "length", "source"), BLOCK_LENGTHS)
+@pytest.mark.parametrize(("path", "in_config", "length", "source"), data("cases.json")["block lengths"])
 def test_a_block_length_comes_from_the_name_then_the_config_and_its_source_is_said(
     path: str, in_config: int | None, length: int, source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -222,22 +222,12 @@ def test_what_a_family_does_not_support_stands_in_its_row(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["acme", "sdar"])
 def test_a_model_type_belongs_to_one_family(name: str) -> None:
+    FAMILIES.all()  # those of the package are registered when they are first asked for
     with pytest.raises(ValueError, match=r"belongs to the family sdar|'sdar' is registered already"):
         register(name=name, family=Family(name=name, model_types=("sdar",)))
 
 
-@pytest.mark.parametrize(
-    ("family", "options", "named"),
-    [
-        ("masked_lm", {"sampler": "wino", "confidence_threshold": 0.9}, "sampler=wino"),  # its passes need masks
-        ("masked_lm", {"sampler": "remdm", "remask_tokens": 2}, None),
-        ("llada", {"sampler": "wino", "confidence_threshold": 0.9}, None),
-        ("llada22", {"editing_threshold": 0.5, "max_post_steps": 2, "max_steps_per_block": 9}, None),
-        ("llada22", {"sampler": "remdm"}, "sampler=remdm"),
-        ("llada22", {"kl_threshold": 0.1}, "kl_threshold=0.1"),
-        ("llada", {"max_steps_per_block": 9}, "max_steps_per_block=9"),
-    ],
-)
+@pytest.mark.parametrize(("family", "options", "named"), data("cases.json")["samplers of families"])
 def test_samplers_that_a_family_takes(family: str, options: dict[str, Any], named: str | None) -> None:
     config = tiny_model().config
     config.diffusion_family = family

@@ -13,7 +13,7 @@ from lm_eval._cli.utils import key_val_to_dict
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.resolve import loading_names, resolve
-from tests.conftest import choice, data, generation, tiny_model, tiny_tokenizer
+from tests.conftest import choice, data, generation, refused, tiny_model, tiny_tokenizer
 
 TABLE = data("script_arguments.json")
 ROWS = [pytest.param(typed, here, id=typed) for typed, _, here, _ in TABLE["arguments"]]
@@ -48,14 +48,7 @@ def test_the_length_of_answers_adds_no_masks_to_likelihoods(typed: str, n_masks:
     assert (settings.decoding.n_masks, settings.likelihood.n_masks) == (8, n_masks)
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("use_cache=prefix,cache=none", "use_cache=prefix and cache=none are the same option"),
-        ("alg=confidence_threshold,threshold=0.9,unmasking=margin", "and unmasking=margin are the same option"),
-        ("use_cache=maybe", "use_cache must be true or false, not maybe"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "said"), refused("arguments of scripts"))
 def test_what_is_said_twice_or_unclear(typed: str, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         resolve(key_val_to_dict(typed))

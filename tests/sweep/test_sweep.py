@@ -23,7 +23,7 @@ from mdlm_lm_eval.sweep import run as sweep_run
 from mdlm_lm_eval.sweep.__main__ import main
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.status import table
-from tests.conftest import LM_EVAL_05, edit_json
+from tests.conftest import LM_EVAL_05, edit_json, refused
 from tests.support.commands import run
 from tests.support.leaderboard_files import result_file
 
@@ -319,16 +319,7 @@ def test_processes_take_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         lock.release()
 
 
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        (["--output_path="], "--output_path is not set"),
-        (["--shard=4/4"], "--shard must be I/N with I from 0 to N - 1, such as 0/4, not 4/4"),
-        (["--shard=9/4"], "--shard must be I/N"),
-        (["--shard=1"], "--shard must be I/N"),
-        (["--tasks=mdlm_contxt"], "tasks=mdlm_contxt: lm-eval knows no such task or group; did you mean mdlm_context?"),
-    ],
-)
+@pytest.mark.parametrize(("more", "sentence"), refused("mdlm-sweep"))
 def test_the_command_refuses_in_one_sentence(
     tmp_path: Path, checkpoint: Path, task_folder: Path, more: list[str], sentence: str
 ) -> None:
@@ -346,6 +337,7 @@ def test_no_cell_runs_where_one_cannot(tmp_path: Path, checkpoint: Path, task_fo
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("without_tasks_of_lm_eval")
 @pytest.mark.parametrize(
     ("task", "option", "sentence"),
     [
