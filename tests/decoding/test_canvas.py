@@ -6,7 +6,6 @@ import pytest
 
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.way import way_of
-from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import data
 
@@ -53,19 +52,6 @@ def test_a_ratio_is_of_the_tokens_that_stay(ratio: float) -> None:
         more = kept + 1 + max(1, math.ceil(round(ratio * (kept + 1), 6)))
         assert len(canvas.token_ids) <= 100
         assert cut == 0 or more + 3 > 100
-
-
-@pytest.mark.parametrize("n_masks", [1, 2, 9, 80])
-def test_blocks_that_nothing_is_returned_of_are_left_out_and_the_others_take_one_token_a_step(n_masks: int) -> None:
-    canvas, _ = build_canvas(
-        list(range(6)),
-        way_of(DecodingOptions(n_masks=n_masks), AttentionPattern(8)),
-        mask_token_id=MASK,
-        max_length=100,
-        request_gen_toks=1,
-    )
-    assert (canvas.token_ids, canvas.slots, canvas.n_returned) == ((*range(6), MASK, MASK), (6, 7), 1)
-    assert canvas.block_steps == canvas.block_lengths == (2,)
 
 
 def test_long_prompts_lose_tokens_on_the_left_and_never_the_canvas() -> None:
