@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.analyses.report import Report
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.paper.verdict import claims, digest, power
@@ -48,7 +47,6 @@ def planning_of(output: Path, hours: float | None, *words: str, **took: float) -
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
     """The exit status of a sweep in this process."""
     monkeypatch.setattr(sys, "argv", ["mdlm-sweep", *words])
-    monkeypatch.setattr("mdlm_lm_eval.tasks_path", lambda: tasks_path() / "context")  # an index of a few tasks
     with pytest.raises(SystemExit) as end:
         main()
     return end.value.code
