@@ -90,6 +90,11 @@ class Verdict:
     words: str
     needed: int | None = None
 
+    @property
+    def in_short(self) -> str:
+        """The kind of verdict. Too few questions are "undecided" where no number of them would be enough."""
+        return "undecided" if self.kind == "too few questions" and self.needed is None else self.kind
+
 
 @cache
 def claims() -> Mapping[str, Claim]:
@@ -229,8 +234,8 @@ def _too_few(claim: Claim, evidence: Evidence, n_claims: int, needed: int | None
     degrees = len(evidence.effects) - 1
     least = degrees / float(stats.chi2.ppf(0.975, degrees))  # of the spread: the lower end of its 95% interval
     if questions_needed(claim, evidence, n_claims, share_of_spread=least) is None:
-        return "too few questions: more questions would not decide it, as the tasks differ too much"
-    return "too few questions: more questions may not decide it, as the tasks seem to differ much"
+        return "undecided: more questions would not decide it, as the tasks differ too much"
+    return "undecided: more questions may not decide it, as the tasks seem to differ much"
 
 
 def _qualified(found: Mapping[str, Verdict]) -> dict[str, Verdict]:

@@ -80,7 +80,7 @@ def test_a_loss_says_what_it_is_due_to(tmp_path):
     write_run(tmp_path / "ends", _ends_the_text)
     (ends,) = judged(read_models(tmp_path / "ends")[0])
     assert ends.verdicts["masks"].words.endswith("by ending the text")
-    assert re.search(r"with 200, where (69|70|71)% of its answers end the text", ends.findings[0])
+    assert re.search(r"with 200, where (69|70|71)% of its answers are the end of text", ends.findings[0])
     write_run(tmp_path / "dots", _anything_hurts)
     assert "masks no more than dots" in _verdicts(tmp_path / "dots")["masks"].words
 

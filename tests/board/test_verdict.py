@@ -107,7 +107,7 @@ def test_the_number_of_questions_needed_decides():
     wild = Evidence({str(n): 40.0 * (n % 2) for n in range(N_TASKS)}, 1.0, 50, 80, 0)
     assert questions_needed(claim, wild, len(claims())) is None
     words = decide({**others, "dots": wild})["dots"].words
-    assert words == "too few questions: more questions would not decide it, as the tasks differ too much"
+    assert words == "undecided: more questions would not decide it, as the tasks differ too much"
     # A spread of which an estimate of 16 tasks cannot say whether it is too large.
     uncertain = Evidence({str(n): 14.0 * (n % 2) for n in range(N_TASKS)}, 10.0, 50, 80, 0)
     assert questions_needed(claim, uncertain, len(claims())) is None

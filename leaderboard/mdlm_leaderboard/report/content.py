@@ -158,8 +158,8 @@ class Judged:
         if masks := self.verdicts.get("masks"):
             few, many = (_point(self.model.answers[replace(MASKS, masks=n)], "").mean for n in (FEW, MANY))
             eos = _point(self.model.answers[replace(MASKS, masks=MANY)], "eos").mean
-            why = "" if masks.words == masks.kind else f" ({masks.words.removeprefix(masks.kind).strip(':; ')})"
-            ended = f", where {eos:.0f}% of its answers end the text" * (eos > 50)
+            why = "" if masks.words == masks.in_short else f" ({masks.words.removeprefix(masks.in_short).strip(':; ')})"
+            ended = f", where {eos:.0f}% of its answers are the end of text" * (eos > 50)
             numbers = f"{few:.1f}% are right with {FEW} masks, {many:.1f}% with {MANY}{ended}"
             found.append(f"{_OF_MASKS[masks.kind]}: {numbers}{why}.")
             letters = self.verdicts["masks_among_letters"]
@@ -171,7 +171,7 @@ class Judged:
             if one := self.verdicts.get(f"locality_{place}"):
                 places.setdefault(one.kind, []).append(words)
         found += [f"{_OF_DISTANCE[kind]}, with the question {' or '.join(own)} them." for kind, own in places.items()]
-        counts = Counter(one.kind for one in self.verdicts.values()).most_common()
+        counts = Counter(one.in_short for one in self.verdicts.values()).most_common()
         kinds = ", ".join(f"{kind} ({n})" for kind, n in counts)
         return [*found, f"Verdicts on the paper's {len(self.verdicts)} claims: {kinds}."]
 

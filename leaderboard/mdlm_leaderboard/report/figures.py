@@ -55,14 +55,21 @@ def _draw_forest(axes: Axes, verdicts: Sequence[Verdict], judged: Judged, scale:
     for n, one in enumerate(verdicts):
         colour = _KIND_COLOURS.get(one.kind, _GREY)
         axes.plot([shown(one.low), shown(one.high)], [n, n], color=colour, linewidth=1.6)
-        axes.plot([shown(one.effect)], [n], marker="s", markersize=5, color=colour, label="this model")
+        axes.plot(
+            [shown(one.effect)],
+            [n],
+            marker="s",
+            markersize=5,
+            color=colour,
+            label="this model, with the test's interval",
+        )
         delta = shown(one.claim.delta)
         axes.plot([delta, delta], [n - 0.32, n + 0.32], color="#1a1a1a", linewidth=1, label="smallest that counts")
         if paper := published_effect(one, judged.model):
             _, low, high = paper
             axes.plot([low, high], [n - 0.2, n - 0.2], color=COLOURS[2], linewidth=1)
             axes.plot([low, high], [n - 0.2] * 2, "D", markersize=3, color=COLOURS[2], label="paper")
-        axes.annotate(one.kind, (1.02, n), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
+        axes.annotate(one.in_short, (1.02, n), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
     axes.axvline(0 if scale == "points" else 1, color=_GREY, linewidth=0.8)
     axes.set_yticks(range(len(verdicts)), [one.claim.title for one in verdicts])
     axes.set_ylim(len(verdicts) - 0.4, -0.6)
@@ -70,7 +77,7 @@ def _draw_forest(axes: Axes, verdicts: Sequence[Verdict], judged: Judged, scale:
     axes.tick_params(axis="y", length=0)
     if scale == "ratio":
         log_axis(axes)
-        axes.set_xlabel("ratio of gradients")
+        axes.set_xlabel("ratio of gradients; right of 1 as in the paper")
     else:
         axes.set_xlabel("effect in points of accuracy; right of 0 as in the paper")
 
