@@ -143,12 +143,15 @@ def lost_to_masks(study: Study) -> str:
 def headline(study: Study) -> str:
     """What EOS padding does, in a few sentences."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
+    n = len(over.changes)
     return (
-        f"We fine-tuned {len(over.changes)} small models{_so_far(over)}, with answers padded by EOS tokens to predict, "
-        "as for LLaDA, or by masks. After EOS padding, "
-        f"{below_base(predicted)}; after mask padding, {masks.n_collapsed or 'none'}. EOS padding minus mask padding: "
-        f"a median of {over.median.mean:+.1f} points ({_ends(over)}; registered verdict: *{verdict}*). "
-        f"{lost_to_masks(study)}"
+        f"We fine-tuned {n} small models twice{_so_far(over)}: with answers padded by EOS tokens that they have to "
+        "predict, as LLaDA has, and with answers padded by masks.\n\n"
+        f"- With 200 masks, EOS padding costs {predicted.n_collapsed} of {n} models more than {COLLAPSE:.0f} points, "
+        "compared with the same model before fine-tuning. Mask padding costs "
+        f"{masks.n_collapsed or 'none'} of them so much.\n"
+        f"- The median difference between the two is {over.median.mean:+.1f} points ({_ends(over)}; {chance(over.p)} "
+        f"before the correction for two tests). The registered verdict is *{verdict}*."
     )
 
 
@@ -158,8 +161,8 @@ def finding(study: Study) -> str:
     below = sum(one < 0 for one in over.changes)
     open_words = ": the answers show neither an effect nor its absence" if verdict == "undecided" else ""
     return (
-        f"We fine-tuned {len(over.changes)} models of 1.1 million parameters{_so_far(over)} in two ways. LLaDA's own "
-        "way pads answers with EOS tokens that the model has to predict; the other way pads them with masks.\n\n"
+        f"We fine-tuned {len(over.changes)} models of 1.1 million parameters{_so_far(over)}, and compare two ways. "
+        "LLaDA's own way pads answers with EOS tokens that the model has to predict; the other uses masks.\n\n"
         f"- EOS padding minus mask padding, with 200 masks: a median of {over.median.mean:+z.1f} points "
         f"({_ends(over)}; {chance(over.p)} before Holm's correction), and below 0 in {below} of {len(over.changes)} "
         "models.\n"

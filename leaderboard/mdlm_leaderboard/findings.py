@@ -49,11 +49,12 @@ def masks_finding(section: Section) -> str:
         mild, strong = (short_name(row.who.model) for row in (least, worst))
         low, high = (" least:", " most:") if len(lines) > 2 else ("", "")
         both = f"cost {mild}{low} {_cost(least, section)} points of accuracy; they cost {strong}{high}"
-        return f"Appended masks (from {few} to {most}) {both} {_cost(worst, section)}{_ended(worst, most)}."
+        finding = f"Appended masks (from {few} to {most}) {both} {_cost(worst, section)}{_ended(worst, most)}."
+        return finding + _over_rules([least, worst], section)
     name = "the built-in model" if before.who.model == BUILT_IN else short_name(before.who.model)
     sentence = f"Appended masks cost {name} {_cost(before, section)} points of accuracy (from {few} to {most} masks)."
     if not others:
-        return sentence
+        return sentence + _over_rules([before], section)
     best = max(others, key=lambda row: row.curve("masks")[most].mean)
     name = best.who.recipe
     tuned = f"Of {len(others)} fine-tunings, {name} scores best" if len(others) > 1 else f"After fine-tuning by {name}"
@@ -62,6 +63,19 @@ def masks_finding(section: Section) -> str:
         f"{sentence} At {most} masks it is right in {_most(before, section)}{_ended(before, most)}. {tuned}: "
         f"{_most(best, section)} right ({seeds}), and appended masks then cost {_cost(best, section)} points."
     )
+
+
+def _over_rules(rows: list[Row], section: Section) -> str:
+    """The intervals of the losses for other word rules, in a sentence; "" if they are not known of every row."""
+    ends = []
+    for row in rows:
+        few, most = (row.curve("masks")[n].over_rules for n in section.pair)
+        if few is None or most is None:
+            return ""
+        found = difference(most, few).scaled(100)
+        ends.append(f"{found.low:.1f} to {found.high:.1f}")
+    lead = "interval of this loss is" if len(ends) == 1 else "intervals of these losses are"
+    return f" Over other word rules, the 95% {lead} {' and '.join(ends)} points."
 
 
 def _ended(row: Row, most: int) -> str:

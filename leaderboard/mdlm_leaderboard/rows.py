@@ -17,7 +17,8 @@ from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, 
 from mdlm_lm_eval.results.deviations import listed
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK
 from mdlm_lm_eval.results.in_words import check_in_words
-from mdlm_lm_eval.results.statistics import Interval, Score, mean_of_tasks, median_of_seeds
+from mdlm_lm_eval.results.statistics import Interval, Score, mean_of_tasks, median_of_seeds, score_over_rules
+from mdlm_lm_eval.results.suite import task_names
 
 _ANY = -1  # number of seeds
 _OF_ESTIMATE = "is_accuracy note machine pairs bound tokens_per_evaluation".split()  # noqa: SIM905
@@ -29,6 +30,7 @@ class Estimate:
 
     score: the `Score` from which differences are computed. If samples are known, the questions of a set are one
         cluster; seeds are random if it is their median.
+    over_rules: the mean as an estimate for other word rules than the suite's; None but for all tasks of the suite.
     decomposition: the shares of the likeliest first tokens.
     pairs: the share of sets of `mdlm_rules` that are right all three times.
 
@@ -46,6 +48,7 @@ class Estimate:
     high: float | None
     n_questions: int
     score: Score | None = None
+    over_rules: Score | None = None
     decomposition: Decomposition | None = None
     is_accuracy: bool = True
     note: str | None = None
@@ -182,7 +185,9 @@ def _estimate(own: pd.DataFrame) -> Estimate:
     facts = facts.where(facts.notna(), None)
     band, costs = score.interval if score else facts, dict(facts[[*COSTS]])
     mean, n, parts = float(own["score"].mean()), int(own["n"].sum()), decomposition_of([*own["result"]])
-    return Estimate(mean, band.low, band.high, n, score, parts, costs=costs, **facts[_OF_ESTIMATE])
+    of_suite = all(result.suite for result in own["result"]) and len(own) == len(task_names())
+    over_rules = score_over_rules(dict(zip(own["name"], own["score"], strict=True)), n) if of_suite else None
+    return Estimate(mean, band.low, band.high, n, score, over_rules, parts, costs=costs, **facts[_OF_ESTIMATE])
 
 
 def _median_row(seeds: Sequence[Row], taken: dict[str, int]) -> Row:
@@ -210,6 +215,7 @@ def _median_estimate(seeds: Sequence[Estimate]) -> Estimate:
         high=score.interval.high if score else None,
         n_questions=sum(one.n_questions for one in seeds),
         score=score,
+        over_rules=None,
         decomposition=over_seeds(parts) if len(parts) == len(seeds) else None,
         costs=costs,
         pairs=_mean([one.pairs for one in seeds]),
