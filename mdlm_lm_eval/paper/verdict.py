@@ -92,8 +92,9 @@ class Verdict:
 
     @property
     def in_short(self) -> str:
-        """The kind of verdict. Too few questions are "undecided" where no number of them would be enough."""
-        return "undecided" if self.kind == "too few questions" and self.needed is None else self.kind
+        """The kind of verdict. Too few questions are "undecided" where the number of them is not why."""
+        is_reason = self.needed is not None and self.needed > self.questions
+        return self.kind if self.kind != "too few questions" or is_reason else "undecided"
 
 
 @cache
@@ -229,6 +230,8 @@ def _kind(delta: float, low: float, high: float) -> Kind:
 
 def _too_few(claim: Claim, evidence: Evidence, n_claims: int, needed: int | None) -> str:
     """The verdict's words. How much tasks differ is estimated from few tasks: "no number" needs its lower bound."""
+    if needed is not None and needed <= evidence.questions:
+        return "undecided: the effect is close to the smallest that counts"
     if needed is not None:
         return f"too few questions: {needed:,} per task would decide it"
     degrees = len(evidence.effects) - 1

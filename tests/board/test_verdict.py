@@ -111,6 +111,8 @@ def test_the_number_of_questions_needed_decides():
     # A spread of which an estimate of 16 tasks cannot say whether it is too large.
     uncertain = Evidence({str(n): 14.0 * (n % 2) for n in range(N_TASKS)}, 10.0, 50, 80, 0)
     assert questions_needed(claim, uncertain, len(claims())) is None
+    close = Evidence({str(n): claim.delta + 1 + n % 2 - 0.9 * (n % 3) for n in range(N_TASKS)}, 0.01, 500, 80, 0)
+    assert decide({**others, "dots": close})["dots"].words.startswith("undecided: the effect is close")
     assert "more questions may not decide it" in decide({**others, "dots": uncertain})["dots"].words
 
 
