@@ -1,6 +1,6 @@
 """The verdicts on stub models whose losses are planted, through the whole command but for its drawing.
 
-    python -m benchmarks.planted --seeds 6 --csv benchmarks/planted.csv
+    python -m benchmarks.planted --seeds 20 --csv benchmarks/planted.csv
 
 A stub gets the built-in model's place where canvases are decoded, and knows the answers: *locality* loses 30 points to
 the distance of its examples, *masks* 30 points to 200 masks in one step, and *neither* loses nothing. Each of its cells
