@@ -20,6 +20,8 @@ from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from tests.pretended_gpu import GPU, PretendedGpu
 from tests.pretended_gpu.peaks import MASKS, PEAKS, ROWS, EnoughError, denoiser_of, peak_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", ["llada-8b", "dream-7b", "sdar-8b", "llada2-mini"])
 @pytest.mark.parametrize("guided", [False, True])

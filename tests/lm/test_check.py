@@ -21,6 +21,8 @@ from mdlm_lm_eval.results.in_words import check_in_words
 from tests.support import commands
 from tests.support.leaderboard_files import gsm8k_file, write
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "tests" / "authors"
 SAMPLER, NETWORK = f"{FILES / 'sampler.py'}:generate", f"{FILES / 'network.py'}:Network"
