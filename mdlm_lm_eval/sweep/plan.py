@@ -249,7 +249,21 @@ def _cells(
             arguments["peft"], name = peft, f"{name}+{_checkpoint_name(peft)}"
         task = str(chosen[""]["tasks"])
         check_metadata([task], chosen["metadata"])
-        cells.append(Cell(task, name, arguments, chosen["metadata"], **_of_task(chosen["task"]), analysis=analysis))
+        if (place := chosen["task"]["query_position"]) is not None:
+            check_place(place)
+        cells.append(
+            Cell(
+                task,
+                name,
+                arguments,
+                chosen["metadata"],
+                num_fewshot=_whole("num_fewshot", chosen["task"]),
+                repeats=_whole("repeats", chosen["task"]),
+                query_position=place,
+                seed=_whole("seed", chosen["task"]),
+                analysis=analysis,
+            )
+        )
     return cells
 
 
@@ -261,15 +275,9 @@ def _arguments(model_args: Mapping[str, Any], options: Mapping[str, Any], *, has
     return arguments
 
 
-def _of_task(given: Mapping[str, Any]) -> dict[str, Any]:
-    """How a cell's task is asked, as fields of a cell; None for what is not given."""
-    if (place := given["query_position"]) is not None:
-        check_place(place)
-    numbers = {name: value for name, value in given.items() if value is not None and name != "query_position"}
-    return {
-        **given,
-        **{name: parse_whole(name, value, least=int(name == "repeats")) for name, value in numbers.items()},
-    }
+def _whole(name: str, given: Mapping[str, Any]) -> int | None:
+    """A whole number of how a cell's task is asked; None if it is not given."""
+    return None if given[name] is None else parse_whole(name, given[name], least=int(name == "repeats"))
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
