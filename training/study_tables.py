@@ -145,7 +145,7 @@ def headline(study: Study) -> str:
     over, predicted, masks, verdict = primary(study)["EOS padding"]
     n = len(over.changes)
     return (
-        f"We fine-tuned {n} small models twice{_so_far(over)}: with answers padded by EOS tokens that they have to "
+        f"We fine-tuned {n} small models twice: with answers padded by EOS tokens that they have to "
         "predict, as LLaDA has, and with answers padded by masks.\n\n"
         f"- With 200 masks, EOS padding costs {predicted.n_collapsed} of {n} models more than {COLLAPSE:.0f} points, "
         "compared with the same model before fine-tuning. Mask padding costs "
@@ -161,7 +161,7 @@ def finding(study: Study) -> str:
     below = sum(one < 0 for one in over.changes)
     open_words = ": the answers show neither an effect nor its absence" if verdict == "undecided" else ""
     return (
-        f"We fine-tuned {len(over.changes)} models of 1.1 million parameters{_so_far(over)}, and compare two ways. "
+        f"We fine-tuned {len(over.changes)} models of 1.1 million parameters, and compare two ways. "
         "LLaDA's own way pads answers with EOS tokens that the model has to predict; the other uses masks.\n\n"
         f"- EOS padding minus mask padding, with 200 masks: a median of {over.median.mean:+z.1f} points "
         f"({_ends(over)}; {chance(over.p)} before Holm's correction), and below 0 in {below} of {len(over.changes)} "
@@ -185,10 +185,6 @@ def control(study: Study) -> str:
         "Is it the masks, or any appended text? We also appended 199 dots. The median accuracy with 200 masks minus "
         f"that with dots is, in points, {', '.join(parts)} and {last}."
     )
-
-
-def _so_far(over: OverModels) -> str:
-    return f" (so far; {N_READING} are registered)" if len(over.changes) < N_READING else ""
 
 
 def tv(study: Study) -> str:
