@@ -145,13 +145,12 @@ def headline(study: Study) -> str:
     over, predicted, masks, verdict = primary(study)["EOS padding"]
     n = len(over.changes)
     return (
-        f"We fine-tuned {n} small models twice: with answers padded by EOS tokens that they have to "
-        "predict, as LLaDA has, and with answers padded by masks.\n\n"
-        f"- With 200 masks, EOS padding costs {predicted.n_collapsed} of {n} models more than {COLLAPSE:.0f} points, "
-        "compared with the same model before fine-tuning. Mask padding costs "
-        f"{masks.n_collapsed or 'none'} of them so much.\n"
-        f"- The median difference between the two is {over.median.mean:+.1f} points ({_ends(over)}; {chance(over.p)} "
-        f"before the correction for two tests). The registered verdict is *{verdict}*."
+        f"We fine-tuned {n} small models twice: once with answers padded by EOS tokens, as LLaDA does, and once by "
+        "masks.\n\n"
+        f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower with 200 "
+        f"masks than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} of them does.\n"
+        f"- The median difference between the two is {over.median.mean:+.1f} points ({_ends(over)}; {chance(over.p)}). "
+        f"By the registered test, which corrects for two comparisons, the effect is *{verdict}*."
     )
 
 
