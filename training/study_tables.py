@@ -147,8 +147,8 @@ def headline(study: Study) -> str:
     return (
         f"We fine-tuned {n} small models twice: once with answers padded by EOS tokens, as LLaDA does, and once by "
         "masks.\n\n"
-        f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower with 200 "
-        f"masks than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} of them does.\n"
+        f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower with "
+        f"200 masks than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} of them does.\n"
         f"- The median difference between the two is {over.median.mean:+.1f} points ({_ends(over)}; {chance(over.p)}). "
         f"By the registered test, which corrects for two comparisons, the effect is *{verdict}*."
     )
