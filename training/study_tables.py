@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,10 @@ WORDS = {"2": "2 masks", "200": "200 masks", "dots": "199 dots"}
 #: Arm -> its name in the figure.
 DRAWN = {
     "base": "before\nfine-tuning",
-    "sft": "EOS\nas padding",
-    "sft-masks": "masks\nas padding",
-    "sft-ce": "EOS,\nthen CE",
-    "sft-ce-tv": "EOS,\nthen CE + TV",
+    "sft": "EOS padding",
+    "sft-masks": "mask padding",
+    "sft-ce": "EOS padding,\nthen CE",
+    "sft-ce-tv": "EOS padding,\nthen CE + TV",
 }
 ENDINGS_DRAWN = ("2", "200", "dots")  # a line joins the first two
 Study = Mapping[int, Mapping[str, Any]]  # seed -> arm -> record of its model
@@ -330,11 +331,14 @@ def _drawn(found: Study, columns: int) -> Figure:
     figure = Figure(figsize=(1.3 * columns + 0.2, 1.9 * n_rows + 0.5))
     figure.set_layout_engine("constrained")
     title = (
-        f"Percent right of {len(found)} models. Orange models collapse:\n"
-        f"they score more than {COLLAPSE:.0f} points below the same model\nbefore fine-tuning, both with 200 masks."
+        f"{len(found)} small models. Orange models collapse: they score more than {COLLAPSE:.0f} points below the same "
+        "model before fine-tuning, both with 200 masks. CE and CE + TV should repair this."
     )
-    figure.suptitle(title, x=0.01, horizontalalignment="left")
-    panels = list(figure.subplots(n_rows, columns, sharey=True, squeeze=False).flat)
+    figure.suptitle(fill(title, width=21 * columns, break_on_hyphens=False), x=0.01, horizontalalignment="left")
+    grid = figure.subplots(n_rows, columns, sharey=True, squeeze=False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("right answers (%)")
+    panels = list(grid.flat)
     for axes, arm in zip(panels, PRIMARY, strict=False):
         of_arm = [models for models in found.values() if arm in models]
         losses = [percent(models["base"], "200") - percent(models[arm], "200") for models in of_arm]
