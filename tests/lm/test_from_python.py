@@ -65,7 +65,8 @@ def test_the_examples_of_the_api_run_and_are_typed(tmp_path: Path, capsys: pytes
     )
     exec("".join(examples), {})
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "1 of 1"
+    assert printed[0] == "['C']"
+    assert printed[1:3] == ["'C' step 1, confidence 1.00", "'C' step 2, confidence 1.00"]
     assert [line.endswith(" None") for line in printed[-5:-1]] == [True, True, True, False]
     assert f'exact_match,none"])  # {printed[-1]}\n' in examples[-1]
     code = (
