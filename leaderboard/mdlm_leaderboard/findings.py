@@ -11,6 +11,7 @@ from mdlm_lm_eval.results.statistics import Interval, difference
 
 _ONE_STEP = ("1", AUTOREGRESSIVE)
 _MOST_LINES = 7  # in the figure of masks
+_NAMED_ADAPTERS = 2
 
 
 def short_name(model: str) -> str:
@@ -55,14 +56,20 @@ def masks_finding(section: Section) -> str:
     sentence = f"Appended masks cost {name} {_cost(before, section)} points of accuracy (from {few} to {most} masks)."
     if not others:
         return sentence + _over_rules([before], section)
-    best = max(others, key=lambda row: row.curve("masks")[most].mean)
-    name = best.who.recipe
-    tuned = f"Of {len(others)} fine-tunings, {name} scores best" if len(others) > 1 else f"After fine-tuning by {name}"
-    seeds = f"median of {len(best.seeds)} seeds" if best.seeds else "one seed"
-    return (
-        f"{sentence} At {most} masks it is right in {_most(before, section)}{_ended(before, most)}. {tuned}: "
-        f"{_most(best, section)} right ({seeds}), and appended masks then cost {_cost(best, section)} points."
-    )
+    at_most = f"At {most} masks it is right in {_most(before, section)}{_ended(before, most)}."
+    return f"{sentence} {at_most} {_after_fine_tuning(others, section)}"
+
+
+def _after_fine_tuning(tuned: list[Row], section: Section) -> str:
+    """The accuracies of a model's adapters with the most masks: each of a few, of more the worst and the best."""
+    if len(tuned) <= _NAMED_ADAPTERS:
+        each = []
+        for row in tuned:
+            seeds = f"median of {len(row.seeds)} seeds" if row.seeds else "one seed"
+            each.append(f"{_most(row, section)} with {row.who.recipe} ({seeds})")
+        return f"After fine-tuning, it is right in {' and '.join(each)}."
+    worst, *_, best = sorted(tuned, key=lambda row: row.curve("masks")[section.pair[1]].mean)
+    return f"After {len(tuned)} fine-tunings, it is right in {_most(worst, section)} to {_most(best, section)}."
 
 
 def _over_rules(rows: list[Row], section: Section) -> str:

@@ -314,13 +314,12 @@ def test_a_loss_is_from_2_to_200_masks_in_table_and_headline(tmp_path: Path) -> 
     lines = mask_lines(section)
     assert [one.who.recipe for one in lines] == ["", "MA (CE + TV)", "SFT"], "all that were fine-tuned"
     said = masks_finding(section)
-    base, best, worse = sorted(lines, key=lambda one: (bool(one.who.adapter), -one.curve("masks")[200].mean))
-    assert worse.who.recipe not in said
-    assert f"Of 2 fine-tunings, {best.who.recipe} scores best: 76.0% right (median of 2 seeds), and appended" in said
+    assert f"{column(board, 'loss', base).with_significance}" in said
+    assert (
+        "After fine-tuning, it is right in 76.0% with MA (CE + TV) (median of 2 seeds) and 74.0% with SFT (one seed)."
+        in said
+    )
     assert headline(section).caption == "Accuracy by appended masks: base and its fine-tunings."
-    for line in (base, best):
-        assert f"{column(board, 'loss', line).with_significance}" in said
-        assert f"{100 * line.curve('masks')[200].mean:.1f}%" in said
 
 
 def test_without_2_and_200_masks_the_pair_is_of_counts_that_all_have(tmp_path: Path) -> None:
