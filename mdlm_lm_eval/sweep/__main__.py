@@ -16,11 +16,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
 from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
 
 from mdlm_lm_eval.command_line import TORCHRUN, ending_well, parser_of, read_recipe, refuse_rest
@@ -32,10 +30,8 @@ from mdlm_lm_eval.sweep.plan import COMMON_NAMES, Cell, Sweep, axes_of_options, 
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.sweep.claims import Claims
-    from mdlm_lm_eval.sweep.run import Measured, Tasks
 
 COMMAND = "mdlm-sweep"
-REPORT = "report"  # folder of the report below --output_path
 RECIPES = Path(__file__).parent / "recipes"
 # Settings of where cells run and where results go; no cell depends on them.
 _ON_RAY = ("address", "workers", "gpus_per_worker")
@@ -72,12 +68,12 @@ def _run(
     """Runs a sweep and prints its table, or prints its status. Returns why cells failed, by name."""
     if not output_path:
         raise OptionError("--output_path is not set; name a folder, such as results")
-    index, n = _parsed_shard(shard)
+    output, (index, n) = Path(output_path), _parsed_shard(shard)
     # Heavy imports wait until the command line is known to be right.
     from mdlm_lm_eval.sweep import planning
     from mdlm_lm_eval.sweep import status as reports
     from mdlm_lm_eval.sweep.claims import Claims
-    from mdlm_lm_eval.sweep.run import Tasks, as_chats, check_cells, run_here
+    from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks, as_chats, check_cells, run_here
 
     tasks = Tasks(as_chats(sweep))
     sweep = tasks.expanded()
@@ -85,62 +81,51 @@ def _run(
         raise OptionError(f"--baseline {baseline}: no cell has these words, which are parts of {sweep.cells[0].name}")
     if not status:
         check_cells(sweep)  # also cells of other shards, which may equal ours
-    if sweep.study and not (status and not planning.path_of(sweep, Path(output_path)).exists()):
-        measure = partial(_measured, sweep, tasks, n, on_ray if executor == "ray" else None)
-        sweep = planning.planned(sweep, tasks, Path(output_path), hours=hours, measure=measure, write=not dry_run)
+
+    def measure(ways: Mapping[str, Cell]) -> Measured:
+        if executor == "ray":
+            return _ray().measure_on_ray(sweep, ways, **on_ray)
+        return Evaluator(sweep, tasks, next(iter(ways.values()))).measure(ways)._replace(processes=n)
+
+    if sweep.study and not (status and not planning.path_of(sweep, output).exists()):
+        sweep = planning.planned(sweep, tasks, output, hours=hours, measure=measure, write=not dry_run)
     if dry_run:
         print(planning.table(sweep))
         return {}
-    whole, sweep = sweep, replace(sweep, cells=sweep.cells[index::n])
-    claims = Claims(sweep, Path(output_path))
+    claims = Claims(replace(sweep, cells=sweep.cells[index::n]), output)
     if status:
         print(reports.status(claims))
         return {}
     if executor == "ray":
-        _ray().run_on_ray(sweep, claims, **on_ray)
+        _ray().run_on_ray(claims, **on_ray)
     else:
-        run_here(sweep, tasks, claims)
-    _summarise(whole, claims, baseline)
+        run_here(tasks, claims)
+    _summarise(claims, {cell.name for cell in sweep.cells}, baseline)
     return claims.failures
 
 
-def _measured(
-    sweep: Sweep, tasks: "Tasks", processes: int, on_ray: Mapping[str, Any] | None, ways: Mapping[str, Cell]
-) -> "Measured":
-    """Measures a cell of each way, on a worker of Ray if there are its settings, and here otherwise."""
-    from mdlm_lm_eval.sweep.run import Evaluator
-
-    if on_ray is not None:
-        return _ray().measure_on_ray(sweep, ways, **on_ray)
-    return Evaluator(sweep, tasks, next(iter(ways.values()))).measure(ways)._replace(processes=processes)
-
-
-def _summarise(whole: Sweep, claims: "Claims", baseline: str) -> None:
+def _summarise(claims: "Claims", of_all_shards: set[str], baseline: str) -> None:
     """Prints scores, failures and the number of finished cells; writes the report of a whole study that is done."""
-    from mdlm_lm_eval.sweep import status as reports
+    from mdlm_lm_eval.sweep.claims import lock_of
+    from mdlm_lm_eval.sweep.run import say
+    from mdlm_lm_eval.sweep.status import table
 
-    sweep = claims.sweep
+    sweep, output = claims.sweep, claims.output
     done = [cell for cell in sweep.cells if cell.name not in claims.failures]
     if (with_scores := [cell for cell in done if not cell.analysis]) and not sweep.study:
-        print(reports.table(with_scores, claims.output, baseline))
+        print(table(with_scores, output, baseline))
     for name, sentence in claims.failures.items():
-        _tell(f"failed: {name}: {sentence}")
-    _tell(f"{len(done)} of {len(sweep.cells)} cells are done in {claims.output}, {claims.own} by this process")
-    missing = {cell.name for cell in whole.cells if not (claims.output / cell.name).exists()}
-    if sweep.study and missing <= claims.failures.keys():
-        _write_report(claims.output)
-    elif sweep.study:
-        _tell(f"{len(missing)} cells are missing; who computes the last one writes the report")
-
-
-def _tell(line: str) -> None:
-    print(f"{COMMAND}: {line}", file=sys.stderr)
-
-
-def _write_report(output: Path) -> None:
-    """Writes `report` below the output, in a process of its own: the leaderboard knows sweeps, not the reverse."""
-    command = [sys.executable, "-m", "mdlm_leaderboard", "report", str(output), f"--output_path={output / REPORT}"]
-    with FileLock(output / ".locks" / f"{REPORT}.lock"):
+        say(f"{COMMAND}: failed: {name}: {sentence}")
+    say(f"{COMMAND}: {len(done)} of {len(sweep.cells)} cells are done in {output}, {claims.own} by this process")
+    if not sweep.study:
+        return
+    missing = {name for name in of_all_shards if not (output / name).exists()}
+    if not missing <= claims.failures.keys():
+        say(f"{COMMAND}: {len(missing)} cells are missing; who computes the last one writes the report")
+        return
+    # The report has a process of its own, as the leaderboard knows sweeps, and not the reverse.
+    command = [sys.executable, "-m", "mdlm_leaderboard", "report", str(output), f"--output_path={output / 'report'}"]
+    with lock_of(output, "report"):
         subprocess.run(command, check=False)
 
 
@@ -171,11 +156,11 @@ def sweep_of(words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
     names, of_adapters = (settings.pop(name, []) for name in ("recipes", "with_adapters"))
     study = {name: settings.pop(name, {}) for name in ("claims", "most", "share")}
     places = {name: settings.pop(name) for name in PLACES if name in settings}
-    if not names and (alone := {"hours", "dry_run"} & places.keys()):
-        raise OptionError(f"--{min(alone)} needs a recipe that names others, such as --config paper")
     if "hours" in places and "limit" in settings:
         raise OptionError("--hours and --limit both set the number of questions; name one of them")
     if not names:
+        if alone := {"hours", "dry_run"} & places.keys():
+            raise OptionError(f"--{min(alone)} needs a recipe that names others, such as --config paper")
         return plan(settings), places
     shared = {name: value for name, value in settings.items() if name in COMMON_NAMES}
     sweeps = {}
@@ -248,20 +233,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of(COMMAND, __doc__, usage=usage, argument_default=argparse.SUPPRESS)
     recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
     parser.add_argument("--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {recipes}")
-    parser.add_argument(
-        "--preset", metavar="NAME", help="model, task, shots, template and options of a published score"
-    )
+    parser.add_argument("--preset", metavar="NAME", help="model, task, shots and options of a published score")
     parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
     parser.add_argument("--baseline", metavar="WORDS", help="differences are to this cell, such as steps=8 (the first)")
     where = parser.add_argument_group("where cells run; docs/cluster.md says more")
     where.add_argument("--status", action="store_true", help="only list what is done and what is missing")
     where.add_argument("--dry_run", action="store_true", help="only print what --config paper would ask")
     where.add_argument("--shard", metavar="I/N", help="only every N-th cell, from cell I on; I is 0 to N - 1")
-    where.add_argument(
-        "--executor",
-        choices=("here", "ray"),
-        help="here (default), in this process; ray, on a Ray cluster (the extra ray)",
-    )
+    where.add_argument("--executor", choices=("here", "ray"), help="this process (default), or a Ray cluster")
     where.add_argument("--address", help="the Ray cluster: auto, or HOST:PORT (default: start one here)")
     where.add_argument("--workers", type=int, help="most workers at once (default: one per GPU, or per node)")
     where.add_argument("--gpus_per_worker", type=float, help="1 by default, 0 in a cluster without GPUs")
@@ -284,9 +263,7 @@ def _parser() -> argparse.ArgumentParser:
         common.add_argument(f"--{name}", nargs="+", action=MergeDictAction, metavar="NAME=VALUE", help="or JSON")
     common.add_argument("--limit", type=float, help="questions per task")
     common.add_argument("--hours", type=float, help="instead of --limit, for --config paper: time goes to its claims")
-    common.add_argument(
-        "--samples", type=samples, metavar="JSON", help="questions of tasks by number, or a file that holds this"
-    )
+    common.add_argument("--samples", type=samples, metavar="JSON", help="numbers of tasks' questions, or their file")
     common.add_argument("--use_cache", metavar="FOLDER", help="keep answers, so that an interrupted cell goes on")
     common.add_argument("--batch_size", help="8 by default")
     common.add_argument("--device", help="default: the first GPU that no other sweep uses")

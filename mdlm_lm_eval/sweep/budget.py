@@ -56,11 +56,9 @@ def budget(
         wanted = {cell: [of_claim[name] for name, cells in needs.items() if cell in cells] for cell in work}
         return {cell: min(max(own or [rest]), most[cell]) for cell, own in wanted.items()}
 
-    def time(step: int) -> float:
-        return seconds_of(work, at(step))
-
     most = {cell: one.most for cell, one in work.items()}
-    least = max([time(0), *(n * work[cell].seconds / work[cell].share for cell, n in at(0).items())])
+    fewest = at(0)
+    least = max([seconds_of(work, fewest), *(n * work[cell].seconds / work[cell].share for cell, n in fewest.items())])
     if seconds < least:
         enough = math.ceil(least / processes / 36) / 100
         raise OptionError(
@@ -68,7 +66,7 @@ def budget(
             f"delta with {POWER:.0%} power"
         )
     most = {cell: min(one.most, int(one.share * seconds / one.seconds)) for cell, one in work.items()}
-    return at(bisect_right(range(_STEPS + 1), seconds, key=time) - 1)
+    return at(bisect_right(range(_STEPS + 1), seconds, key=lambda step: seconds_of(work, at(step))) - 1)
 
 
 def seconds_of(work: Mapping[str, Work], questions: Mapping[str, int]) -> float:

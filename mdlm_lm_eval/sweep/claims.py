@@ -24,7 +24,15 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
 from mdlm_lm_eval.results.suite import suite_info
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 
+# Settings of the sweep and of a cell that are recorded as they are.
 _SHARED = ("model", "gen_kwargs", "samples", "apply_chat_template", "system_instruction")
+_OWN = ("task", "metadata", "num_fewshot", "repeats", "query_position", "seeds", "analysis")
+
+
+def lock_of(output: Path, name: str) -> FileLock:
+    """The lock of a cell, or of something else that one process writes."""
+    (output / ".locks").mkdir(parents=True, exist_ok=True)
+    return FileLock(output / ".locks" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock")
 
 
 class Claims:
@@ -43,11 +51,9 @@ class Claims:
 
     def take(self) -> tuple[Cell, FileLock] | None:
         """A cell that is left, and its lock, which the caller releases. None if other processes hold all of them."""
-        (self.output / ".locks").mkdir(parents=True, exist_ok=True)
         for _ in range(len(self.left)):
             cell = self.left.popleft()
-            digest = hashlib.sha256(cell.name.encode()).hexdigest()
-            lock = FileLock(self.output / ".locks" / f"{digest[:32]}.lock")
+            lock = lock_of(self.output, cell.name)
             try:
                 lock.acquire(timeout=0)
             except Timeout:
@@ -77,11 +83,7 @@ class Claims:
         pretrained, adapter = arguments.pop("pretrained", None), arguments.pop("peft", None)
         arguments.pop("plugins", None)
         settings = {name: getattr(self.sweep, name) for name in _SHARED}
-        settings |= {
-            name: getattr(cell, name)
-            for name in ("task", "metadata", "num_fewshot", "repeats", "query_position", "seeds", "analysis")
-        }
-        settings |= {
+        settings |= {name: getattr(cell, name) for name in _OWN} | {
             "limit": self.sweep.limit_of(cell),
             "fewshot_as_multiturn": None if self.sweep.fewshot_as_multiturn else "false",
             "model_args": arguments,

@@ -5,16 +5,17 @@ model sees the likelihoods of the same cell.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-from datasets import disable_caching, enable_caching, is_caching_enabled
+from datasets import disable_caching, enable_caching
 from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
+
+_KINDS = ("loglikelihood", "loglikelihood_rolling")
 
 
 def check_likelihoods(lm: MDLM, sweep: Sweep, load: Callable[[Cell], dict[str, Any]]) -> None:
@@ -28,42 +29,29 @@ def check_likelihoods(lm: MDLM, sweep: Sweep, load: Callable[[Cell], dict[str, A
         if cell.task.startswith("mdlm_"):  # the package's own tasks, which only generate
             continue
         lm.use_options(cell.arguments)
-        refused = {kind: _refusal(lm, kind) for kind in ("loglikelihood", "loglikelihood_rolling")}
-        if lm.settings.likelihood.n_masks == "auto" and not any(refused.values()):
+        if lm.settings.likelihood.n_masks == "auto" and not any(_is_refused(lm, kind) for kind in _KINDS):
             continue
         key = repr((cell.task, cell.metadata))
         if key not in known:
-            with _without_a_trace():
-                known[key] = _requests(lm, sweep, load(cell))
-        for kind, sentence in refused.items():
-            asked = [one for one in known[key] if one.request_type == kind]
-            if asked and sentence:
-                raise OptionError(f"{cell.name}: {sentence}")
+            disable_caching()  # `datasets` would store what a task draws at random now, and its cells would ask that
             try:
-                for one in asked:
-                    lm.scored(kind, one, at_own_length=False)
-            except OptionError as error:
-                raise OptionError(f"{cell.name}: {error}") from error
+                known[key] = _requests(lm, sweep, load(cell))
+            finally:
+                enable_caching()
+        try:
+            for one in known[key]:
+                lm.check_likelihoods(one.request_type)
+                lm.scored(one.request_type, one, at_own_length=False)
+        except OptionError as error:
+            raise OptionError(f"{cell.name}: {error}") from error
 
 
-@contextmanager
-def _without_a_trace() -> Iterator[None]:
-    """Keeps `datasets` from storing what a task draws at random while it is loaded: its cells would be asked that."""
-    was_caching = is_caching_enabled()
-    disable_caching()
-    try:
-        yield
-    finally:
-        if was_caching:
-            enable_caching()
-
-
-def _refusal(lm: MDLM, request_type: str) -> str | None:
+def _is_refused(lm: MDLM, request_type: str) -> bool:
     try:
         lm.check_likelihoods(request_type)
-    except OptionError as error:
-        return str(error)
-    return None
+    except OptionError:
+        return True
+    return False
 
 
 def _requests(lm: MDLM, sweep: Sweep, tasks: dict[str, Any]) -> list[Instance]:
@@ -84,5 +72,5 @@ def _requests(lm: MDLM, sweep: Sweep, tasks: dict[str, Any]) -> list[Instance]:
             fewshot_as_multiturn=sweep.fewshot_as_multiturn,
             chat_template=lm.apply_chat_template if sweep.apply_chat_template else None,
         )
-        found += task.instances
+        found += [one for one in task.instances if one.request_type in _KINDS]
     return found

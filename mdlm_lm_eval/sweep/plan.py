@@ -12,7 +12,7 @@ from typing import Any
 from lm_eval._cli.utils import handle_cli_value_string
 
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
-from mdlm_lm_eval.declared import aliases, asked_sampler, declarations, options_of
+from mdlm_lm_eval.declared import aliases, declarations
 from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import (
     APPROXIMATE_CACHES,
@@ -25,7 +25,6 @@ from mdlm_lm_eval.options import (
     parse_whole,
     unknown_option,
 )
-from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS
 from mdlm_lm_eval.resolve import loading_names
 from mdlm_lm_eval.tasks.repeated.placement import check_place
 from mdlm_lm_eval.tasks.settings import check_metadata
@@ -170,14 +169,14 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     """
     common = {name: value for name, value in settings.items() if name != "grids"}
     grids: list[dict[str, Any]] = settings.get("grids") or [{}]
-    options = axes_of_options()
+    options = axes_of_options().keys()
     _check_settings(common, grids, {*options, *_OTHER_AXES})
     model = str(common.get("model", "mdlm"))
     model_args = dict(common.get("model_args") or {})
     if model == "mdlm":
         model_args = {"pretrained": BUILT_IN, **loading_names(model_args)}
     # Options among the model arguments are axes of one value.
-    axes = {name: [model_args.pop(name)] for name in [*model_args] if name in {*options, "peft"}}
+    axes = {name: [model_args.pop(name)] for name in model_args.keys() & {*options, "peft"}}
     found: list[Cell] = []
     for grid in grids:
         metadata = {**(common.get("metadata") or {}), **(grid.get("metadata") or {})}
@@ -231,66 +230,53 @@ def _cells(
     if analysis is not None and analysis not in ANALYSES:
         raise must_be("analysis", f"one of {', '.join(ANALYSES)}", analysis)
     # Autoregressive models have no such options. Analyses set the masks themselves, and do not decode.
-    used = () if model != "mdlm" else ("modeling",) if analysis else axes_of_options()
+    declared = axes_of_options()
+    used = () if model != "mdlm" else ("modeling",) if analysis else declared
     options = {name: _values(name, settings[name]) for name in used if name in settings}
+    for name in options.keys() - ModelOptions.declared().keys():  # parsed, so that 1 and 1.0 are one cell
+        options[name] = [declared[name].parse(value) for value in options[name]]
     has_caches = any(value in APPROXIMATE_CACHES for value in options.get("cache", ()))
-    axes = {("", name): _values(name, settings.get(name)) for name in ("peft", "tasks")}
-    axes |= {("metadata", name): _values(name, value) for name, value in metadata.items()}
-    axes |= {("task", name): _values(name, settings.get(name)) for name in _OF_TASKS}
-    axes |= {("option", name): values for name, values in options.items()}
+    groups = (
+        {name: _values(name, settings.get(name)) for name in ("peft", "tasks")},
+        {name: _values(name, value) for name, value in metadata.items()},
+        {name: [_of_task(name, value) for value in _values(name, settings.get(name))] for name in _OF_TASKS},
+        options,
+    )
+    combined = [[dict(zip(axes, values, strict=True)) for values in product(*axes.values())] for axes in groups]
     cells = []
-    for values in product(*axes.values()):
-        chosen: dict[str, dict[str, Any]] = {kind: {} for kind in ("", "metadata", "task", "option")}
-        for (kind, name), value in zip(axes, values, strict=True):
-            chosen[kind][name] = value
-        arguments = _arguments(model_args, chosen["option"], has_caches=has_caches)
-        name, peft = _checkpoint_name(str(model_args.get("pretrained", model))), str(chosen[""]["peft"])
+    for place, of_examples, of_task, chosen in product(*combined):
+        arguments = {**model_args, **chosen}
+        if has_caches and chosen["cache"] not in APPROXIMATE_CACHES:
+            arguments.pop("cache_audit", None)  # an exact cell has nothing to audit
+        name, peft = _checkpoint_name(str(model_args.get("pretrained", model))), str(place["peft"])
         if peft.lower() != "none":
             arguments["peft"], name = peft, f"{name}+{_checkpoint_name(peft)}"
-        task = str(chosen[""]["tasks"])
-        check_metadata([task], chosen["metadata"])
-        if (place := chosen["task"]["query_position"]) is not None:
-            check_place(place)
+        task = str(place["tasks"])
+        check_metadata([task], of_examples)
         cells.append(
             Cell(
                 task,
                 name,
                 arguments,
-                chosen["metadata"],
-                num_fewshot=_whole("num_fewshot", chosen["task"]),
-                repeats=_whole("repeats", chosen["task"]),
-                query_position=place,
-                seed=_whole("seed", chosen["task"]),
+                of_examples,
+                num_fewshot=of_task["num_fewshot"],
+                repeats=of_task["repeats"],
+                query_position=of_task["query_position"],
+                seed=of_task["seed"],
                 analysis=analysis,
             )
         )
     return cells
 
 
-def _arguments(model_args: Mapping[str, Any], options: Mapping[str, Any], *, has_caches: bool) -> dict[str, Any]:
-    """The model arguments of a cell. Of a grid that has approximate caches, exact cells have nothing to audit."""
-    arguments = {**model_args, **_checked(options)}
-    if has_caches and arguments["cache"] not in APPROXIMATE_CACHES:
-        arguments.pop("cache_audit", None)
-    return arguments
-
-
-def _whole(name: str, given: Mapping[str, Any]) -> int | None:
-    """A whole number of how a cell's task is asked; None if it is not given."""
-    return None if given[name] is None else parse_whole(name, given[name], least=int(name == "repeats"))
-
-
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell's options as parsed values, so that 1 and 1.0 are one cell. Raises OptionError for a wrong value."""
-    read, of_ways = dict(options), options_of(SAMPLERS, ROW_DECODERS)
-    for kind in (LikelihoodOptions, DecodingOptions):
-        own = {name: options[name] for name in options.keys() & kind.declared().keys()}
-        built = kind(**own)
-        read |= {name: getattr(built, name) for name in own}
-    # Options of samplers are only parsed here, because the model or its preset may choose the sampler.
-    read |= {name: each.parse(options[name]) for name, each in of_ways.items() if name in options}
-    asked_sampler(read)
-    return read
+def _of_task(name: str, value: Any) -> Any:
+    """A parsed value of how tasks are asked. Raises OptionError for a wrong one."""
+    if value is None:
+        return None
+    if name == "query_position":
+        check_place(value)
+        return value
+    return parse_whole(name, value, least=int(name == "repeats"))
 
 
 def _values(name: str, value: Any) -> list[Any]:

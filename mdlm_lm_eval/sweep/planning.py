@@ -25,7 +25,6 @@ seconds                foreseen seconds of the run, if one process ran it; null 
 A cell's result may have more questions than the plan, from an older run. A report cuts it to the plan.
 """
 
-import hashlib
 import json
 import math
 import re
@@ -34,8 +33,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from filelock import FileLock
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analyses.__main__ import MASK_COUNTS, REORDERINGS, TABLE_MASKS
@@ -46,11 +43,13 @@ from mdlm_lm_eval.results.files import read_json, write_whole
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.sweep.budget import Work, budget, powers, seconds_of
+from mdlm_lm_eval.sweep.claims import lock_of
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.run import Measured, Tasks, check_analysis, say, tokenizer_of_model
 
 # Tokens that an analysis counts for each of its prompts: a pass with gradients is three without.
 _BACKWARD: dict[str | None, int] = {"groups": 3, "examples": 3 * REORDERINGS}
+Measure = Callable[[Mapping[str, Cell]], Measured]
 
 
 class Size(NamedTuple):
@@ -73,11 +72,10 @@ class Survey:
 
     def __init__(self, sweep: Sweep, tasks: Tasks) -> None:
         self.sweep, self.tasks, self.tokenizer = sweep, tasks, tokenizer_of_model(sweep)
-        self.context = math.inf
-        if sweep.model == "mdlm":
+        self.context: float = int(sweep.model_args.get("max_length") or 0) or math.inf
+        if sweep.model == "mdlm" and self.context == math.inf:
             config = config_of(sweep.model_args["pretrained"], sweep.model_args)
             self.context = checkpoints.context_length(config, self.tokenizer)
-        self.context = int(sweep.model_args.get("max_length") or 0) or self.context
         self._prompts: dict[str, tuple[list[int], int, bool]] = {}
         self.sizes: dict[str, Size] = {}
         self.left_out: dict[str, str] = {}
@@ -90,25 +88,22 @@ class Survey:
             raise OptionError(f"no cell can run: {next(iter(self.left_out.values()))}")
 
     def _size(self, cell: Cell) -> Size:
+        given = cell.arguments
         if cell.analysis:
             check_analysis(self.sweep, cell)
         prompts, most, is_slot = self._prompt(cell)
         if self.sweep.model != "mdlm" and is_slot:
             raise OptionError("autoregressive models get open-ended questions alone")
-        masks = self._masks(cell, max(prompts))
+        if cell.analysis:  # tokens beside the prompt, in each of its passes
+            masks = {"groups": [TABLE_MASKS], "confidence": MASK_COUNTS}.get(cell.analysis, [0])
+        else:
+            asked = math.ceil(given["mask_ratio"] * max(prompts)) if given.get("mask_ratio") else given.get("n_masks")
+            masks = [(asked if isinstance(asked, int) else 1) + int(given.get("n_fillers") or 0)]
         if (longest := max(prompts) + max(masks)) > self.context:
             raise OptionError(f"takes {longest} tokens, but the model's context has {self.context}")
-        steps = cell.arguments.get("steps", 1)
+        steps = given.get("steps", 1)
         passes = min(steps, *masks) if isinstance(steps, int) else 1
         return Size(most, _BACKWARD.get(cell.analysis, passes) * sum(prompt + n for prompt in prompts for n in masks))
-
-    def _masks(self, cell: Cell, prompt: int) -> list[int]:
-        """Tokens beside the prompt, in each pass of an analysis."""
-        given = cell.arguments
-        if cell.analysis:
-            return {"groups": [TABLE_MASKS], "confidence": MASK_COUNTS}.get(cell.analysis, [0])
-        asked = math.ceil(given["mask_ratio"] * prompt) if given.get("mask_ratio") else given.get("n_masks", 1)
-        return [(asked if isinstance(asked, int) else 1) + int(given.get("n_fillers") or 0)]
 
     def _prompt(self, cell: Cell) -> tuple[list[int], int, bool]:
         """Tokens of each task's first prompt, the fewest questions of a task, and whether the answer stands inside."""
@@ -129,8 +124,12 @@ class Survey:
         return len(self.tokenizer(task.instances[0].args[0], verbose=False).input_ids)
 
     def _chat(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> Any:
-        goes_on = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, **goes_on)
+        return self.tokenizer.apply_chat_template(
+            messages,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
 
 
 def cells_of_claims(sweep: Sweep, left_out: Mapping[str, str]) -> dict[str, list[str]]:
@@ -160,7 +159,7 @@ def planned(
     output: Path,
     *,
     hours: float | None,
-    measure: Callable[[dict[str, Cell]], Measured],
+    measure: Measure,
     write: bool = True,
 ) -> Sweep:
     """The sweep with the questions of its plan, which is made and written if there is none yet.
@@ -168,11 +167,9 @@ def planned(
     measure: measures a cell of each way. Raises OptionError if the plan was made of something else.
     """
     path = path_of(sweep, output)
-    lock = hashlib.sha256(str(path.relative_to(output)).encode()).hexdigest()[:32]
     typed = {"limit": sweep.limit, "hours": hours}
     same: dict[str, Any] = {"claims": digest(), "apply_chat_template": sweep.apply_chat_template}
-    (output / ".locks").mkdir(parents=True, exist_ok=True)
-    with FileLock(output / ".locks" / f"{lock}.lock"):
+    with lock_of(output, str(path.relative_to(output))):
         if path.exists():
             plan = read_json(path)
             same |= typed if any(typed.values()) else {}
@@ -189,19 +186,15 @@ def planned(
                 write_whole(path, json.dumps(plan, indent=1) + "\n")
     _show(plan)
     cells = plan["cells"]
-    return replace(
-        sweep,
-        cells=tuple(
-            replace(cell, limit=cells[cell.name]["questions"], tokens=cells[cell.name]["tokens"])
-            for cell in sweep.cells
-            if cell.name in cells
-        ),
-    )
+    sized = [
+        replace(cell, limit=cells[cell.name]["questions"], tokens=cells[cell.name]["tokens"])
+        for cell in sweep.cells
+        if cell.name in cells
+    ]
+    return replace(sweep, cells=tuple(sized))
 
 
-def _plan(
-    sweep: Sweep, tasks: Tasks, hours: float | None, measure: Callable[[dict[str, Cell]], Measured]
-) -> dict[str, Any]:
+def _plan(sweep: Sweep, tasks: Tasks, hours: float | None, measure: Measure) -> dict[str, Any]:
     """What `plan.json` holds beside the settings that it was made for."""
     survey = Survey(sweep, tasks)
     sizes, seconds = survey.sizes, None
@@ -232,8 +225,8 @@ def _plan(
     declared = {}
     for name, own in needs.items():
         n = int(min(questions[cell] for cell in own))
-        chances = dict(zip(("reproduced", "not_reproduced"), powers(name, n, len(needs)), strict=True))
-        declared[name] = {"cells": own, "questions": n, **chances}
+        reproduced, not_reproduced = powers(name, n, len(needs))
+        declared[name] = {"cells": own, "questions": n, "reproduced": reproduced, "not_reproduced": not_reproduced}
     return {
         "cells": {
             name: {"questions": int(n), "tokens": round(n * tokens[name]), "recipes": cells[name].recipes}

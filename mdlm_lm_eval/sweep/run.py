@@ -10,8 +10,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ import torch
 from filelock import FileLock, Timeout
 from lm_eval import loggers, simple_evaluate
 from lm_eval.api import registry
-from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 from tqdm import tqdm
@@ -151,7 +150,7 @@ def check_cells(sweep: Sweep) -> None:
         return
     config = config_of(sweep.model_args.get("pretrained"), sweep.model_args)
     defaults, own = defaults_of(DecodingOptions), own_names()
-    seen: dict[Any, tuple[Cell, DecodingOptions]] = {}
+    seen: dict[Any, tuple[Cell, dict[str, Any]]] = {}
     for cell in sweep.cells:
         try:
             settings = settings_of(config, cell.arguments)
@@ -160,12 +159,10 @@ def check_cells(sweep: Sweep) -> None:
         idle = without_effect(settings.way)
         effective = replace(settings.decoding, **{name: defaults[name] for name in idle})
         others = {name: value for name, value in cell.arguments.items() if name not in own}
-        bare = replace(cell, arguments=others)
-        first, of_first = seen.setdefault(
-            (repr(bare), effective, settings.likelihood, settings.model), (cell, settings.decoding)
-        )
+        key = repr(replace(cell, arguments=others)), effective, settings.likelihood, settings.model
+        ours = settings.decoding.as_dict()
+        first, theirs = seen.setdefault(key, (cell, ours))
         if first is not cell:
-            theirs, ours = of_first.as_dict(), settings.decoding.as_dict()
             differ = [name for name in idle if theirs.get(name) != ours.get(name)]
             why = "; ".join(f"{name} has no effect {idle[name]}" for name in differ) or "their options are the same"
             raise OptionError(f"{first.name} and {cell.name} would be the same: {why}")
@@ -206,19 +203,22 @@ class Evaluator:
         sweep = self.sweep
         if cell.analysis:
             check_analysis(sweep, cell)
-        lm = self._prepared(cell)
-        if cell.analysis and isinstance(lm, MDLM):
-            return self._analysed(lm, cell, settings)
-        tracker = EvaluationTracker()
-        with self._as_it_was(lm):
+            return self._analysed(self._prepared(cell), cell, settings)
+        lm, tracker = self._prepared(cell), EvaluationTracker()
+        guest = lm.settings.decoding.guest if isinstance(lm, MDLM) else None
+        before = Snapshot(lm.model) if guest else None
+        try:
             results = self._evaluate(lm, cell, tracker)
+        finally:
+            if before is not None and not before.restore():
+                say(f"{guest} changed the model, which is loaded again")
+                self._lm = None
         # lm-eval does not know the name of a model that is passed as an object.
         results["config"]["model"] = tracker.general_config_tracker.model_source = sweep.model
         results["config"]["mdlm_sweep"] = {"settings": settings, "command": sweep.command(cell)}
         samples = results.pop("samples", {}) if sweep.log_samples else {}
         files = _written(tracker, results, samples)
-        if sweep.wandb_args or sweep.trackio_args:
-            self._log(cell, results, samples)
+        self._log(cell, results, samples)
         return files
 
     def measure(self, ways: Mapping[str, Cell]) -> Measured:
@@ -230,16 +230,14 @@ class Evaluator:
                 self.files(replace(cell, limit=limit), {})
             return time.perf_counter() - began
 
-        first = next(iter(ways))
-        seconds(ways[first], 1)  # the first passes of a process take longer
+        seconds(next(iter(ways.values())), 1)  # the first passes of a process take longer
         found, start = {}, 0.0
         for way, cell in ways.items():
             one = seconds(cell, 1)
             if one > _SLOW * start > 0:
                 found[way] = one - start
                 continue
-            several = seconds(cell, _SEVERAL)
-            found[way] = max((several - one) / (_SEVERAL - 1), 1e-3)
+            found[way] = max((seconds(cell, _SEVERAL) - one) / (_SEVERAL - 1), 1e-3)
             start = start or max(one - found[way], 1e-3)
         return Measured(found, start)
 
@@ -255,21 +253,7 @@ class Evaluator:
         content |= {"command": command, "config": {"mdlm_sweep": {"settings": settings, "command": command}}}
         return files | {cell.result_file: (json.dumps(content, indent=1) + "\n").encode()}
 
-    @contextmanager
-    def _as_it_was(self, lm: LM) -> Iterator[None]:
-        """Undoes a guest's changes to the model's code. If it changed the model itself, the model is loaded again."""
-        if not isinstance(lm, MDLM) or lm.settings.decoding.guest is None:
-            yield
-            return
-        before = Snapshot(lm.model)
-        try:
-            yield
-        finally:
-            if not before.restore():
-                say(f"{lm.settings.decoding.guest} changed the model, which is loaded again")
-                self._lm = None
-
-    def _evaluate(self, lm: LM, cell: Cell, tracker: EvaluationTracker) -> dict[str, Any]:
+    def _evaluate(self, lm: Any, cell: Cell, tracker: EvaluationTracker) -> dict[str, Any]:
         sweep = self.sweep
         results: dict[str, Any] = simple_evaluate(
             lm,
@@ -288,7 +272,7 @@ class Evaluator:
         )
         return results
 
-    def _prepared(self, cell: Cell) -> LM:
+    def _prepared(self, cell: Cell) -> Any:
         """The model with the cell's adapter and options. Only lm-eval's models are loaded again for an adapter."""
         lm, peft = self._loaded(cell), cell.arguments.get("peft")
         if isinstance(lm, MDLM):
@@ -316,7 +300,7 @@ class Evaluator:
         return self._lm
 
     def _log(self, cell: Cell, results: dict[str, Any], samples: dict[str, Any]) -> None:
-        """Sends a cell to W&B and Trackio as a run of its own. Their failures cost no result, as in lm-eval."""
+        """Sends a cell to W&B and Trackio, if wanted, as a run of its own. Failures cost no result, as in lm-eval."""
         for logger, arguments in ("WandbLogger", self.sweep.wandb_args), ("TrackioLogger", self.sweep.trackio_args):
             if not arguments:
                 continue
@@ -331,7 +315,7 @@ class Evaluator:
                 say(f"{logger} failed: {error!r}")
 
 
-def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
+def run_here(tasks: Tasks, claims: Claims) -> None:
     """Computes every cell that is left, and waits for cells that other processes compute in the same folder."""
     evaluator = None
     with progress_bar(claims.left) as bar:
@@ -341,7 +325,7 @@ def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
                     time.sleep(1)
                 continue
             cell, lock = taken
-            evaluator = evaluator or Evaluator(sweep, tasks, cell, claims.partial)
+            evaluator = evaluator or Evaluator(claims.sweep, tasks, cell, claims.partial)
             try:
                 claims.finish(cell, evaluator.files(cell, claims.settings(cell)))
             except Exception as error:  # other cells may succeed
@@ -392,12 +376,10 @@ def own_device(model_args: Mapping[str, Any]) -> str | None:
     for n in range(torch.cuda.device_count()):
         name = f"mdlm-sweep-{getpass.getuser()}-{torch.cuda.get_device_properties(n).uuid}.lock"
         lock = FileLock(Path(tempfile.gettempdir()) / name)
-        try:
+        with suppress(Timeout):
             lock.acquire(timeout=0)
-        except Timeout:
-            continue
-        _gpu_locks.append(lock)
-        return f"cuda:{n}"
+            _gpu_locks.append(lock)
+            return f"cuda:{n}"
     return "cuda:0"
 
 
