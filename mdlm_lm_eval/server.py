@@ -63,7 +63,10 @@ from aiohttp import ClientConnectionError  # noqa: E402
 from lm_eval.models.api_models import JsonChatStr  # noqa: E402
 from lm_eval.models.openai_completions import LocalCompletionsAPI  # noqa: E402
 
+# Options that have their defaults on every server.
+_ALIKE = ("mask_ratio", "filler", "n_fillers", "escape_until", "unfinished_thinking", "early_exit")
 _SECRETS = ("token", "auth_token", "header", "api_key")
+_OTHER_TEMPLATE = "The server counts %d prompt tokens, and the chat template of %s makes %d: the templates differ"
 
 
 @dataclass(kw_only=True)
@@ -144,6 +147,7 @@ class MDLMServer(LocalCompletionsAPI):
         self._renoises = self.facts.get("dllm_algorithm") == serving.RENOISING
         self.dialect = serving.dialect(self.engine, self.facts, parse_flag("sampling", sampling))
         self.chat = parse_flag("chat", chat) or self.dialect.chats
+        self.path = "/v1/chat/completions" if self.chat else "/v1/completions"  # of generation requests
         self.prompt_tokens: dict[str, int] = {}
         self.version = engine_version or str(self.facts.pop("version", UNKNOWN))
         given = {name: arguments.pop(name) for name in serving.REQUEST_OPTIONS if name in arguments}
@@ -193,16 +197,16 @@ class MDLMServer(LocalCompletionsAPI):
         check_names("option in settings", stated, declarations(DecodingOptions))
         self.stated = parsed(DecodingOptions, stated)
         self.said = parsed(DecodingOptions, self.said)
-        for name in sorted(self.said.keys() & self.stated.keys()):
-            if self.said[name] != self.stated[name]:
-                values = f"{shown(self.stated[name])}; the server says {shown(self.said[name])}"
-                raise OptionError(f"settings: {name}={values}")
-        alike = {
-            name: getattr(DecodingOptions(), name)
-            for name in ("mask_ratio", "filler", "n_fillers", "escape_until", "unfinished_thinking", "early_exit")
-        }
+        for name, value in self.stated.items():
+            if self.said.get(name, value) != value:
+                raise OptionError(f"settings: {name}={shown(value)}; the server says {shown(self.said[name])}")
         masks = {"n_masks": "auto"} if self.dialect.blocks else {}
-        self.known = {**alike, **masks, **self.said, **self.stated}
+        self.known = {
+            **{name: getattr(DecodingOptions(), name) for name in _ALIKE},
+            **masks,
+            **self.said,
+            **self.stated,
+        }
         self.settings = resolve({**self.known, **given}, default_seed=torch.initial_seed() % 2**31)
         self.ignored: dict[str, Any] = {}
 
@@ -252,11 +256,6 @@ class MDLMServer(LocalCompletionsAPI):
         self.think_end_token, self.peft = arguments.get("think_end_token"), arguments.get("peft")
 
     @property
-    def path(self) -> str:
-        """Where generation requests go."""
-        return "/v1/chat/completions" if self.chat else "/v1/completions"
-
-    @property
     def tokenizer_name(self) -> str:
         """A part of the key of lm-eval's `--cache_requests`, as models may have different chat templates."""
         return str(self.pretrained).replace("/", "__")
@@ -291,6 +290,14 @@ class MDLMServer(LocalCompletionsAPI):
         numbers = {"prompt_tokens": len(kept), "returned_tokens": n_tokens}
         if stated or engine.blocks:
             numbers |= {"masks": stated or n_tokens, "asked_masks": stated or n_tokens}
+        wanted: dict[str, Any] = {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
+        wanted |= {name: value for name in ("top_p", "top_k") if (value := getattr(options, name)) is not None}
+        wanted |= {name: self.stated[name] for name in engine.names if name in self.stated}
+        payload = {"model": self.model, "stream": False} | asked | engine.as_body(wanted)
+        if request.until and engine.stops and not self.think_end_token:
+            payload["stop"] = list(request.until)
+        if engine.stop_ids and not self.chat:
+            payload["stop_token_ids"] = sorted(self.end_ids)
         differs = request.sampled or self.family.generate or instance.args[1].get("do_sample")
         return ServerJob(
             instance=instance,
@@ -299,7 +306,7 @@ class MDLMServer(LocalCompletionsAPI):
             truncated=n_lost,
             text=count_unknown(self.tokenizer, kept),
             own_seed=seed if differs else None,
-            payload={"model": self.model, "stream": False} | asked | self._body(request, n_tokens, seed),
+            payload=payload | dict(engine.sent),
             until=request.until,
         )
 
@@ -321,18 +328,6 @@ class MDLMServer(LocalCompletionsAPI):
         if self.chat:
             return kept, {"messages": json.loads(instance.args[0].prompt)}, 0
         return kept, {"prompt": text if takes_text else kept}, len(ids) - len(kept)
-
-    def _body(self, request: ResolvedRequest, n_tokens: int, seed: int) -> dict[str, Any]:
-        """Returns what a request holds beside its prompt: options, stop strings and tokens."""
-        options, engine = request.options, self.dialect
-        wanted: dict[str, Any] = {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
-        wanted |= {name: value for name in ("top_p", "top_k") if (value := getattr(options, name)) is not None}
-        body = engine.as_body(wanted | {name: self.stated[name] for name in engine.names if name in self.stated})
-        if request.until and engine.stops and not self.think_end_token:
-            body["stop"] = list(request.until)
-        if engine.stop_ids and not self.chat:
-            body["stop_token_ids"] = sorted(self.end_ids)
-        return body | dict(engine.sent)
 
     def text_of(self, instance: Instance) -> str:
         """Returns the text of a prompt. A chat's is that of the tokenizer's template, which may not be the server's.
@@ -394,8 +389,10 @@ class MDLMServer(LocalCompletionsAPI):
         seconds, self._arrived = now - self._arrived, now
         usage = outputs.get("usage") or {}
         serving.check_engine(self.engine, outputs)
-        if self.chat and not self.prompt_tokens and usage.get("prompt_tokens"):
-            self._compare_template(usage["prompt_tokens"], int(jobs[0].numbers["prompt_tokens"]))
+        if self.chat and not self.prompt_tokens and (said := usage.get("prompt_tokens")):
+            self.prompt_tokens = {"said": said, "here": (here := int(jobs[0].numbers["prompt_tokens"]))}
+            if said != here:
+                logger.warning(_OTHER_TEMPLATE, said, self.pretrained, here)
         passes = usage.get("nfe", outputs.get("nfe"))
         amounts = {"answer_tokens": usage.get("completion_tokens"), "forward_passes": passes, "seconds": seconds}
         known = {key: value for key, value in amounts.items() if value is not None}
@@ -413,17 +410,6 @@ class MDLMServer(LocalCompletionsAPI):
             return serving.read_of(outputs, job.target)
         text = serving.text_of(outputs["choices"][0])
         return postprocess_generated_text(text, list(job.until), self.think_end_token)
-
-    def _compare_template(self, said: int, here: int) -> None:
-        """Records how many tokens the first chat has there and here, and warns if the two differ."""
-        self.prompt_tokens = {"said": said, "here": here}
-        if said != here:
-            logger.warning(
-                "The server counts %d prompt tokens, and the chat template of %s makes %d: the templates differ",
-                said,
-                self.pretrained,
-                here,
-            )
 
     def _answer(self, string: str) -> Answer:
         """Returns a string as an answer that can be compared in an audit."""
@@ -590,21 +576,16 @@ def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
             f"{secrets[0]} does not work with --model mdlm-server: results would show it; set OPENAI_API_KEY"
         )
     own = {*serving.REQUEST_OPTIONS, *signature(MDLMServer).parameters, "diffusion_family"} - {"arguments"}
-    for name, value in arguments.items():
-        if name in declarations(DecodingOptions).keys() - own:
-            raise OptionError(
-                f"{name}={shown(value)} is a setting of the server; say in settings= that it has this value"
-            )
+    for name in sorted(arguments.keys() & declarations(DecodingOptions).keys() - own):
+        value = shown(arguments[name])
+        raise OptionError(f"{name}={value} is a setting of the server; say in settings= that it has this value")
     check_names("model argument", arguments, LOADING_NAMES | own)
 
 
-def _settings_of(settings: Any) -> Mapping[str, Any]:
+def _settings_of(settings: Any) -> dict[str, Any]:
     """Parses the model argument `settings`."""
     try:
-        found = json.loads(settings) if isinstance(settings, str) else settings
-    except ValueError:
-        found = None
-    if not isinstance(found, Mapping):
+        return dict(json.loads(settings) if isinstance(settings, str) else settings)
+    except (TypeError, ValueError) as error:
         example = '{"block_length": 4, "confidence_threshold": 0.9}'
-        raise must_be("settings", f"decoding options such as {example}", settings)
-    return found
+        raise must_be("settings", f"decoding options such as {example}", settings) from error

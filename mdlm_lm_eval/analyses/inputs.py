@@ -1,7 +1,7 @@
 """Questions of the few-shot suite as input tokens, with the positions of masks, examples and answer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -10,13 +10,10 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor, nn
 
 from mdlm_lm_eval import MDLM
-from mdlm_lm_eval.checkpoints import ending_templates
 from mdlm_lm_eval.declared import declarations
-from mdlm_lm_eval.decoding.canvas import build_canvas, build_infill_canvas
-from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.jobs.prepared import warn_of_unknown
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.text import SLOT_MARKER, count_unknown
+from mdlm_lm_eval.model.text import SLOT_MARKER, count_unknown, prompt_ids
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from mdlm_lm_eval.plugin import task_manager
 from mdlm_lm_eval.results.suite import suite_info
@@ -118,121 +115,77 @@ def build_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | 
     `n_masks` is None for fixed-slot tasks and autoregressive models. Raises OptionError if a prompt does not fit into
     the model's context, or if it would have no mask.
     """
-    name, tokenizer = task.config.task, model.lm.tokenizer
-    build = _prompts if suite_info([name]) else _own_prompts
-    prompts = build(task, model, n_masks, limit=limit, chat=chat)
-    texts = ([id for id in one.token_ids if id != model.mask_token_id] for one in prompts)
-    warn_of_unknown((name, count_unknown(tokenizer, ids)) for ids in texts)
-    return prompts
-
-
-def _prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | None, chat: bool) -> list[Prompt]:
-    """The prompts of a task of the suite."""
-    name, documents = task.config.task, task.test_docs()
-    if task.is_fixed_slot and model.mask_token_id is None:
-        raise OptionError(f"tasks={name} is not for model=hf: its prompts hold a mask")
-    if not task.is_fixed_slot and model.mask_token_id is not None and n_masks is None:
+    name, lm = task.config.task, model.lm
+    of_suite = bool(suite_info([name]))
+    has_slot = of_suite and task.is_fixed_slot
+    if model.mask_token_id is None and (has_slot or not of_suite):
+        why = "its prompts hold a mask" if has_slot else "only the few-shot suite's are"
+        raise OptionError(f"tasks={name} is not for model=hf: {why}")
+    if model.mask_token_id is not None and of_suite and not has_slot and n_masks is None:
         raise OptionError(f"tasks={name} needs n_masks, as its prompts hold no mask")
-    n = len(documents) if limit is None else min(limit, len(documents))
-    return [_prompt(task, document, model, n_masks, chat) for document in documents.select(range(n))]
-
-
-def _own_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | None, chat: bool) -> list[Prompt]:
-    """The prompts that lm-eval asks of a task of the user's; with slots, the masks are appended after the text."""
-    lm, tokenizer = model.lm, model.lm.tokenizer
-    if model.mask_token_id is None:
-        raise OptionError(f"tasks={task.config.task} is not for model=hf: only the few-shot suite's are")
-    task.build_all_requests(
-        limit=limit, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=lm.apply_chat_template
-    )
     prompts = []
-    for instance in task.instances:
-        request = lm.settings.request({**instance.args[1], **({} if n_masks is None else {"n_masks": n_masks})})
-        canvas, _ = lm.canvas(instance.args[0], request, [], 0)
-        masks = list(canvas.slots)
-        answer = tokenizer.encode(str(task.doc_to_target(instance.doc)), add_special_tokens=False)
-        prompts.append(
-            Prompt(
-                token_ids=list(canvas.token_ids),
-                answer_at=masks[0],
-                masks=masks,
-                others=sorted({*range(len(canvas.token_ids))} - {*masks}),
-                examples=[],
-                answer=tokenizer.decode(answer[:1]),
-                length=canvas.prompt_length,
+    if of_suite:
+        documents = task.test_docs()
+        for document in documents.select(range(min(limit or len(documents), len(documents)))):
+            text = task.fewshot_context(
+                document, 0, apply_chat_template=chat, fewshot_as_multiturn=True, chat_template=lm.apply_chat_template
             )
+            prompt = _prompt(name, text, task.config.generation_kwargs, document["answer"], model, n_masks)
+            prompts.append(replace(prompt, examples=_examples(task, document, text, model)))
+    else:
+        task.build_all_requests(
+            limit=limit, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=lm.apply_chat_template
         )
+        for instance in task.instances:
+            answer = lm.tokenizer.encode(str(task.doc_to_target(instance.doc)), add_special_tokens=False)
+            text, gen_kwargs = instance.args
+            prompts.append(_prompt(name, text, gen_kwargs, lm.tokenizer.decode(answer[:1]), model, n_masks))
+    texts = ([id for id in one.token_ids if id != model.mask_token_id] for one in prompts)
+    warn_of_unknown((name, count_unknown(lm.tokenizer, ids)) for ids in texts)
     return prompts
 
 
-def _prompt(task: Any, document: dict[str, Any], model: Model, n_masks: int | None, chat: bool) -> Prompt:
+def _prompt(
+    name: str, text: str, gen_kwargs: Mapping[str, Any], answer: str, model: Model, n_masks: int | None
+) -> Prompt:
+    """The prompt of a task's text, whose slots lm-eval's request would fill, without the positions of examples.
+
+    For autoregressive models, a placeholder follows the text in the answer's place.
+    """
+    lm = model.lm
+    if model.mask_token_id is None:
+        ids = prompt_ids(lm.tokenizer, text, None)
+        token_ids, masks, length = [*ids, model.denoiser.pad_token_id], [], len(ids)
+        cut = max(0, len(token_ids) - lm.max_length)
+    else:
+        request = lm.settings.request({**gen_kwargs, **({} if n_masks is None else {"n_masks": n_masks})})
+        canvas, cut = lm.canvas(text, request, [], 0)
+        token_ids, masks, length = [*canvas.token_ids], [*canvas.slots], canvas.prompt_length
+    if cut:
+        raise OptionError(
+            f"{name} with n_masks={n_masks} takes {len(token_ids) + cut} tokens, but the model's context has "
+            f"{lm.max_length}; append fewer masks, or show fewer examples by --metadata"
+        )
+    answer_at = masks[0] if masks else length
+    others = sorted({*range(len(token_ids))} - {answer_at, *masks})
+    return Prompt(token_ids, answer_at, masks, others, [], answer, length)
+
+
+def _examples(task: Any, document: dict[str, Any], text: str, model: Model) -> list[range]:
+    """The token positions of each example. With a chat template, other text may stand between its two lines."""
     tokenizer = model.lm.tokenizer
-
-    def chat_template(messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        with ending_templates(model.lm.pretrained):
-            return tokenizer.apply_chat_template(messages, tokenize=False, continue_final_message=True)
-
-    text = task.fewshot_context(
-        document, 0, apply_chat_template=chat, fewshot_as_multiturn=True, chat_template=chat_template
-    )
     if task.is_fixed_slot:
         text = text.replace(SLOT_MARKER, tokenizer.convert_ids_to_tokens(model.mask_token_id))
     # A chat template has written its own BOS already.
-    add_special_tokens = tokenizer.bos_token is None or not text.startswith(tokenizer.bos_token)
-    encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=add_special_tokens, verbose=False)
-    ids, offsets = encoded["input_ids"], encoded["offset_mapping"]  # offsets: the characters of each token
-    while not task.is_fixed_slot and offsets[-1][0] == offsets[-1][1]:  # closing tokens of a text, such as BERT's [SEP]
-        ids.pop()
-        offsets.pop()
-    token_ids, masks, length = _with_masks(ids, n_masks, model, task.config.task)
-    answer_at = masks[0] if masks else len(ids)
-    return Prompt(
-        token_ids=token_ids,
-        answer_at=answer_at,
-        masks=masks,
-        others=sorted({*range(len(token_ids))} - {answer_at, *masks}),
-        examples=_examples(task, document, text, offsets),
-        answer=document["answer"],
-        length=length,
-    )
-
-
-def _with_masks(ids: list[int], n_masks: int | None, model: Model, name: str) -> tuple[list[int], list[int], int]:
-    """The token ids of the canvas, the positions of its masks, and the length of its prompt.
-
-    For autoregressive models, a placeholder follows the prompt in the answer's place.
-    """
-    max_length = model.lm.max_length
-    if model.mask_token_id is None:
-        token_ids, masks, length = [*ids, model.denoiser.pad_token_id], [], len(ids)
-        cut = max(0, len(ids) + 1 - max_length)
-    else:
-        way = way_of(DecodingOptions(n_masks="auto" if n_masks is None else n_masks), model.denoiser.attention)
-        limits: dict[str, Any] = {"mask_token_id": model.mask_token_id, "max_length": max_length}
-        if model.mask_token_id in ids:
-            slot = ids.index(model.mask_token_id)
-            canvas, cut = build_infill_canvas([ids[:slot], ids[slot + 1 :]], way, **limits)
-        else:
-            closing = model.lm.ids_after_answers
-            canvas, cut = build_canvas(ids, way, request_gen_toks=1, filler_ids=closing, **limits)
-        token_ids, masks, length = list(canvas.token_ids), list(canvas.slots), canvas.prompt_length
-    if cut:
-        raise OptionError(
-            f"{name} with n_masks={n_masks} takes {len(ids) + (n_masks or 1)} tokens, but the model's context has "
-            f"{max_length}; append fewer masks, or show fewer examples by --metadata"
-        )
-    return token_ids, masks, length
-
-
-def _examples(task: Any, document: dict[str, Any], text: str, offsets: list[tuple[int, int]]) -> list[range]:
-    """The token positions of each example. With a chat template, other text may stand between its two lines."""
+    special = tokenizer.bos_token is None or not text.startswith(tokenizer.bos_token)
+    encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=special, verbose=False)
     found = []
     end = 0
     for example in examples_of(task, document):
         options, answer = task.template.shown(example).rsplit("\n", 1)
         start = text.index(options, end)
         end = text.index(answer, start + len(options)) + len(answer)
-        touched = [n for n, (first, last) in enumerate(offsets) if first < end and last > start]
+        touched = [n for n, (first, last) in enumerate(encoded["offset_mapping"]) if first < end and last > start]
         found.append(range(touched[0], touched[-1] + 1))
     return found
 

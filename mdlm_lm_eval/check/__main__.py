@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,24 +114,16 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     found["equal_strings"] = here.equal_strings(loaded[0], canvases, subject.request)
     count = count_unknown(subject.tokenizer, [id for prompt in own_prompts for id in prompt])
     share = count["unknown"] / count["tokens"]
-    found["noise_floor"] = {"left_out": _NO_ENGLISH}
-    if share <= _MOST_UNKNOWN or given.task != _TASK:
-        found["noise_floor"] = here.noise_floor(
-            subject,
-            loaded,
-            given.noise,
-            task=given.task,
-            requests=given.requests,
-            include_path=given.include_path,
-            apply_chat_template=given.apply_chat_template,
-        )
+    knows_english = share <= _MOST_UNKNOWN or given.task != _TASK
+    found["noise_floor"] = here.noise_floor(subject, loaded, given) if knows_english else {"left_out": _NO_ENGLISH}
     found["unknown_share"] = found["noise_floor"].get("unknown_share", share)
     found["verdict"] = _verdict(found)
     text = json.dumps(found, indent=1)
     path = check_file(found["applies_to"])
-    for place in filter(None, (path, given.output_path)):
-        write_whole(place, text)
-    print("\n".join(f"{part:<18} {said}" for part, said in [*lines(found), ("written to", str(path))]))
+    write_whole(path, text)
+    if given.output_path:
+        write_whole(given.output_path, text)
+    print("\n".join(f"{part:<18} {said}" for part, said in [*_lines(found), ("written to", str(path))]))
     return found
 
 
@@ -139,11 +131,11 @@ def _theirs(given: argparse.Namespace, subject: "Subject", prompts: list[list[in
     """Results of the authors' code, None if no comparison with it was asked for."""
     from mdlm_lm_eval.check.comparison import ask_authors
 
-    has_network = bool(given.modeling or given.trust_remote_code)
-    if not (has_network or given.against):
+    if not (given.modeling or given.trust_remote_code or given.against):
         return None
     job = {name: getattr(given, name) for name in ("modeling", "trust_remote_code", "against")}
-    job |= {"given": given.reference_args, "prompts": prompts, "canvases": subject.whole if has_network else []}
+    canvases = subject.whole if given.modeling or given.trust_remote_code else []
+    job |= {"given": given.reference_args, "prompts": prompts, "canvases": canvases}
     return ask_authors(job | subject.as_job(), given.reference_python)
 
 
@@ -159,10 +151,9 @@ def _against(
     if given.modeling or given.trust_remote_code:
         found["logits"] = compare_logits(lm.denoiser, subject.whole, theirs)
     if given.against:
-        canvases = [subject.canvas(prompt) for prompt in prompts]
         end_ids = sorted(lm.eos_ids | lm.end_of_turn_ids)
+        canvases, options = [subject.canvas(prompt) for prompt in prompts], subject.request.options
         called = subject.called_with(differing_arguments(theirs), prompts)
-        options = subject.request.options
         found["choices"] = compare_choices(lm.denoiser, canvases, options, theirs, end_ids=end_ids, called=called)
         found["choices"]["arguments"] = theirs.report["arguments"]
         if subject.tokenizer.chat_template is not None and not given.apply_chat_template:
@@ -189,40 +180,33 @@ def _verdict(found: dict[str, Any]) -> str:
     return f"no fault, compared {' and '.join(compared)}" if compared else "no fault"
 
 
-def lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Rows of the table: the name of a part, and its findings in words."""
-    recognised = found["recognised"]
-    said = [(name, _shown(value)) for name, value in recognised.items() if value not in (None, {}, [])]
-    if "logits" in found:
-        for row in found["logits"]["canvases"]:
-            what = f"largest difference {row['largest_difference']:.2g}, same likeliest token {row['same_argmax']:.1%}"
-            said.append(("logits", f"{row['tokens']} tokens, {row['masks']} masks: {what}"))
-    if "choices" in found:
-        said += _choices_in_words(found["choices"])
-    same = found["equal_strings"]
+    recognised, same, noise = found["recognised"], found["equal_strings"], found["noise_floor"]
+    yield from ((name, _shown(value)) for name, value in recognised.items() if value not in (None, {}, []))
+    for row in found["logits"]["canvases"] if "logits" in found else ():
+        what = f"largest difference {row['largest_difference']:.2g}, same likeliest token {row['same_argmax']:.1%}"
+        yield "logits", f"{row['tokens']} tokens, {row['masks']} masks: {what}"
+    if choices := found.get("choices"):
+        others, n = len(choices["other_choices"]), choices["passes"]
+        said = f"{others} of {n} passes choose otherwise, {len(choices['faults'])} without a reason"
+        yield "choices", f"{said}; logits differ by at most {choices['largest_difference']:.2g}"
+        yield from (("  difference", cause) for cause in choices["causes"])
+        yield from (("  fault", _shown(fault)) for fault in choices["faults"][:_FAULTS_SHOWN])
+        ours = f"ours {choices['our_passes']} passes in {choices['our_seconds']:.3g} s"
+        theirs = f"theirs {choices['their_passes']} in {choices['their_seconds']:.3g} s"
+        yield "answers", f"{choices['same_answers']} of {choices['answers']} the same; {ours}, {theirs}"
     all_equal = recognised["dtype"] == "float32" and set(same["same_strings"].values()) == {same["answers"]}
     numbers = ", ".join(f"{name} {n} of {same['answers']}" for name, n in same["same_strings"].items())
-    said.append(("same strings", "all equal" if all_equal else numbers))
-    noise = found["noise_floor"]
+    yield "same strings", "all equal" if all_equal else numbers
     if "left_out" in noise:
-        return [*said, ("noise floor", f"left out: {noise['left_out']}"), ("verdict", found["verdict"])]
-    low, high = noise["interval"]
-    flips = f"{noise['flipped']} of {noise['answers']} answers flip ({low:.1%} to {high:.1%})"
-    moved = f"a score moves by at most {noise['largest_move']:.3g}"
-    said.append(("noise floor", f"{_shown(noise['change'])} on {noise['task']}: {flips}, {moved}"))
-    return [*said, ("verdict", found["verdict"])]
-
-
-def _choices_in_words(choices: Mapping[str, Any]) -> list[tuple[str, str]]:
-    others, n = len(choices["other_choices"]), choices["passes"]
-    said = f"{others} of {n} passes choose otherwise, {len(choices['faults'])} without a reason"
-    found = [("choices", f"{said}; logits differ by at most {choices['largest_difference']:.2g}")]
-    found += [("  difference", cause) for cause in choices["causes"]]
-    found += [("  fault", _shown(fault)) for fault in choices["faults"][:_FAULTS_SHOWN]]
-    answers = f"{choices['same_answers']} of {choices['answers']} the same"
-    passes = f"{choices['our_passes']} passes in {choices['our_seconds']:.3g} s"
-    theirs = f"{choices['their_passes']} in {choices['their_seconds']:.3g} s"
-    return [*found, ("answers", f"{answers}; ours {passes}, theirs {theirs}")]
+        yield "noise floor", f"left out: {noise['left_out']}"
+    else:
+        low, high = noise["interval"]
+        flips = f"{noise['flipped']} of {noise['answers']} answers flip ({low:.1%} to {high:.1%})"
+        moved = f"a score moves by at most {noise['largest_move']:.3g}"
+        yield "noise floor", f"{_shown(noise['change'])} on {noise['task']}: {flips}, {moved}"
+    yield "verdict", found["verdict"]
 
 
 def _shown(value: Any) -> str:

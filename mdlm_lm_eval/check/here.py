@@ -1,5 +1,6 @@
 """Measures a checkpoint on this machine: how it is read, equal strings, noise floor."""
 
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -170,50 +171,42 @@ def equal_strings(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest
     others = {"two runs": strings(largest)}
     others |= {f"batch_size={size}": strings(size) for size in BATCH_SIZES[:-1]}
     others["early_exit=false"] = strings(largest, early_exit=False)
-    cache, policy = request.cache_name, request.cache
-    if policy.remembers and not request.options.is_approximate:
+    if request.cache.remembers and not request.options.is_approximate:
         others["cache=none"] = strings(largest, cache="none")
     same = {name: sum(a == b for a, b in zip(first, found, strict=True)) for name, found in others.items()}
-    return {"answers": len(first), "cache": cache, "same_strings": same}
+    return {"answers": len(first), "cache": request.cache_name, "same_strings": same}
 
 
-def noise_floor(
-    subject: Subject,
-    loaded: list[MDLM],
-    change: Mapping[str, Any],
-    *,
-    task: str,
-    requests: int,
-    include_path: str | None,
-    apply_chat_template: bool,
-) -> dict[str, Any]:
-    """Measures how many answers flip, and how far scores move, under a `change` that should have no effect.
+def noise_floor(subject: Subject, loaded: list[MDLM], given: Namespace) -> dict[str, Any]:
+    """Measures how many answers flip, and how far scores move, under a change that should have no effect.
 
-    `loaded` holds the only model in memory. It is removed from the list, to make room for the second one.
+    `loaded` holds the only model in memory. It is removed from the list, to make room for the second one. `given` has
+    the command's flags `noise` (the change), `task`, `requests`, `include_path` and `apply_chat_template`.
     """
-    change = change or {"dtype": "float32" if loaded[0].model.dtype.itemsize < 4 else "bfloat16"}
-    if requests < 1:
+    change = given.noise or {"dtype": "float32" if loaded[0].model.dtype.itemsize < 4 else "bfloat16"}
+    if given.requests < 1:
         return {"left_out": "--requests 0"}
     if reason := _why_too_large(loaded[0], change):
         return {"left_out": reason}
-    found = []
-    manager = task_manager([task], include_path)
+    results, dtypes = [], []
+    manager = task_manager([given.task], given.include_path)
     for changes in ({}, change):
         lm = loaded.pop() if loaded else MDLM(**{**subject.arguments, **changes})
-        results = simple_evaluate(
-            lm,
-            tasks=[task],
-            limit=requests,
-            log_samples=True,
-            bootstrap_iters=0,
-            task_manager=manager,
-            apply_chat_template=apply_chat_template,
+        dtypes.append(str(lm.model.dtype).removeprefix("torch."))
+        results.append(
+            simple_evaluate(
+                lm,
+                tasks=[given.task],
+                limit=given.requests,
+                log_samples=True,
+                bootstrap_iters=0,
+                task_manager=manager,
+                apply_chat_template=given.apply_chat_template,
+            )
         )
-        found.append((results, str(lm.model.dtype).removeprefix("torch.")))
         del lm
         clear_device_cache(garbage_collection=True)
-    (first, of_first), (second, of_second) = found
-    return {"task": task, "change": dict(change), "dtypes": [of_first, of_second]} | _moves(first, second, subject)
+    return {"task": given.task, "change": dict(change), "dtypes": dtypes} | _moves(results[0], results[1], subject)
 
 
 def _why_too_large(lm: MDLM, change: Mapping[str, Any]) -> str:
@@ -233,11 +226,9 @@ def _moves(first: Mapping[str, Any], second: Mapping[str, Any], subject: Subject
         for one, other in zip(first["samples"][name], second["samples"][name], strict=True)
     ]
     differ = [(one, other) for one, other in pairs if one != other]
-    texts = [(one, other) for one, other in differ if isinstance(one, str)]
-    ids = [[subject.tokenizer(each)["input_ids"] for each in pair] for pair in texts]
+    ids = [[subject.tokenizer(each)["input_ids"] for each in pair] for pair in differ if isinstance(pair[0], str)]
     tokens = [first_difference(*pair) for pair in ids]
     share = len(differ) / len(pairs)
-    low, high = wilson(share, len(pairs))
     scores = {
         f"{name} {metric}": [value, second["results"][name][metric]]
         for name, metrics in first["results"].items()
@@ -248,7 +239,7 @@ def _moves(first: Mapping[str, Any], second: Mapping[str, Any], subject: Subject
         "answers": len(pairs),
         "flipped": len(differ),
         "share": share,
-        "interval": [low, high],
+        "interval": [*wilson(share, len(pairs))],
         "first_differing_token": {"smallest": min(tokens), "median": median(tokens)} if tokens else None,
         "scores": scores,
         "unknown_share": max(one["unknown_share"] for one in first["config"]["mdlm"]["tasks"].values()),

@@ -173,7 +173,7 @@ def test_the_noise_floor_recovers_noise_that_is_added_to_logits(
     monkeypatch.setattr(
         lm.denoiser, "logits", lambda *a, **b: clean.append(plain(lm.denoiser, *a, **b)) or clean[-1].clone()
     )
-    wanted: dict[str, Any] = {"task": "tiny_noise", "requests": n, "include_path": str(tmp_path)}
+    words = ["--task", "tiny_noise", "--requests", str(n), "--include_path", str(tmp_path), "--noise", "seed=1"]
 
     def noisy(**arguments: Any) -> MDLM:
         other = MDLM(**arguments)
@@ -183,7 +183,7 @@ def test_the_noise_floor_recovers_noise_that_is_added_to_logits(
         return other
 
     monkeypatch.setattr(here, "MDLM", noisy)
-    found = here.noise_floor(subject, [lm], {"seed": 1}, apply_chat_template=False, **wanted)
+    found = here.noise_floor(subject, [lm], _parser().parse_args(words))
     logits = torch.cat(clean)
     logits[:, lm.mask_token_id] = -torch.inf
     strings = np.array([lm.tokenizer.decode([token], skip_special_tokens=True) for token in range(logits.shape[1])])
