@@ -1,4 +1,4 @@
-"""What can be scored on the suite without its examples: `python -m mdlm_lm_eval.tasks.baselines` prints README's table.
+"""What can be scored on each task of the suite without its examples: `python -m mdlm_lm_eval.tasks.baselines`.
 
 Word frequencies are those of `wordfreq` (pip install wordfreq). `--rules` prints what can be scored on `mdlm_rules` by
 the letters of its examples' words, or from the last few examples.

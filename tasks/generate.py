@@ -61,8 +61,7 @@ def tables() -> str:
         )
         group, tasks = (re.sub("pos0$", "pos{p}", name) for name in (group, tasks))
         rows.append(f"|`{group}`|`{tasks}`|{form}|{examples}|{settings.get('question', 'right')}|")
-    rows += ["", "|relevant rule|wrong options in `mdlm_context`|", "|---|---|"]
-    rows += [f"|{rule}|{', '.join(wrong)}|" for rule, wrong in WRONG_CATEGORIES.items()]
+    rows += ["", f"`{{rule}}`: {', '.join(WRONG_CATEGORIES)}; `{{distractor}}`: {', '.join(DISTRACTOR_RULES)}."]
     return "\n".join(["", *rows, "", ""])
 
 

@@ -182,19 +182,6 @@ def check_bound(name: str, doc: Document, answers: list[tuple[str, ...]], k: int
     assert abs(n_right / n - bound) <= 4 * error
 
 
-def test_the_readme_has_the_bounds() -> None:
-    table = (generate.FOLDER / "README.md").read_text(encoding="utf-8").split("|operation|")[1].split("\n\n")[0]
-    shown = {row.split("|")[1]: row.split("|")[2:-1] for row in table.splitlines()[2:]}
-    for operation in (*SINGLE_ANSWERS, *SEVERAL_ANSWERS, "walk"):
-        for end, columns in (("", (0, 1)), ("_15", (2, 3))):
-            if operation in ("latin_square", "walk") and end:
-                continue
-            docs = documents(f"mdlm_parallel_{operation}{end}")
-            for column, k in zip(columns, (2, 4), strict=True):
-                bound = f"{100 * mean(doc[f'bound_{k}'] for doc in docs):.1f}"
-                assert bound == (shown[operation][column] if operation in shown else "100.0"), (operation, end, k)
-
-
 def test_countdown_questions_have_the_chain_they_were_made_by() -> None:
     for n in (3, 4, 5):
         name = f"mdlm_countdown_{n}"
