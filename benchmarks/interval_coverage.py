@@ -257,10 +257,9 @@ def of_comparisons(lines: Sequence[Sequence[str]]) -> str:
     held = [float(line[6]) for line in lines]
     false = [float(line[7]) for line, case in zip(lines, COMPARISONS, strict=True) if len({*case.means}) == 1]
     return (
-        f"`compare` calls {min(false):.1f} to {max(false):.1f}% of equal settings different, and its intervals hold "
+        f"`compare` calls {min(false):.1f} to {max(false):.1f}% of equal settings different. Its intervals hold "
         f"{min(held):.1f} to {max(held):.1f}% of the true differences ([{len(lines)} cases]"
-        "(coverage_of_differences.csv)). They hold least where few, very unequal questions near 0 or 100% are asked "
-        "often."
+        "(coverage_of_differences.csv)), and fewest if few, very unequal questions near 0 or 100% are asked often."
     )
 
 
@@ -316,13 +315,12 @@ def of_models(repetitions: int) -> list[list[str]]:
 
 def models_in_words(lines: Sequence[Sequence[str]]) -> str:
     """The least coverage and the greatest rate of false differences of all cases of trained models."""
-    least = [min(float(line[column]) for line in lines) for column in (2, 3, 4)]
+    least = min(float(line[column]) for line in lines for column in (2, 3, 4))
     false = [float(line[5]) for line, case in zip(lines, MODELS, strict=True) if case.collapse[0] == case.collapse[1]]
     return (
-        f"For {MODELS[0].n} models, of which 0 to 40% collapse, the interval of the median holds in at least "
-        f"{least[0]:.1f}% of cases, that of the share in {least[1]:.1f}%, and that of a median difference in "
-        f"{least[2]:.1f}%. The sign test calls at most {max(false):.1f}% of equal ways different "
-        "([cases](coverage_over_models.csv))."
+        f"Over {MODELS[0].n} trained models, the intervals of a median, of the share that collapses and of a median "
+        f"difference hold in at least {least:.1f}% of cases. The sign test calls at most {max(false):.1f}% of equal "
+        "ways of fine-tuning different ([cases](coverage_over_models.csv))."
     )
 
 
@@ -370,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     of_suite, of_others = rows(given.repetitions), compared(2 * given.repetitions)
     models = of_models(2 * given.repetitions)
     words = ranks(given.repetitions), of_comparisons(of_others), models_in_words(models)
-    shown = "\n".join([ranges(of_suite), "", *words])
+    shown = "\n\n".join([ranges(of_suite), *words])
     print(shown)
     if given.write:
         tables = {
