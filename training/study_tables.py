@@ -286,17 +286,17 @@ def csv_files(study: Study) -> dict[str, str]:
 
 
 def _shipped(study: Study) -> str:
-    """Strata of the shipped models, with 2 masks, 200 masks and 199 dots."""
+    """The shipped models with 2 masks, 200 masks and 199 dots, over all questions and by the right letter."""
     of_arms = [
         [strata(study[SHIPPED][arm]["answers"][str(OUTCOME)][ending]) for ending in WORDS] for arm in ("base", "sft")
     ]
     rows = [
-        [name, str(n), *(f"{one[name][0]:.1f}" for of in of_arms for one in of)]
+        [name.removeprefix("key "), str(n), *(f"{one[name][0]:.1f}" for of in of_arms for one in of)]
         for name, (_, n) in of_arms[0][0].items()
-        if not name.startswith("examples")
+        if name.startswith(("all", "key"))
     ]
     heads = [f"{model} {words}" for model in ("`built-in`:", "`-instruct`:") for words in WORDS.values()]
-    return markdown_table(["stratum", "questions", *heads], rows)
+    return markdown_table(["right letter", "questions", *heads], rows)
 
 
 def texts(study: Study) -> dict[str, str]:
