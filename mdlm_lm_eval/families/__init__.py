@@ -52,14 +52,12 @@ def shift_of_config(config: PretrainedConfig) -> bool:
     return shift
 
 
-def shifted(_config: PretrainedConfig) -> bool:
-    """True: the output at a position predicts the next token, as in the autoregressive model before training."""
-    return True
+def blocks(**pattern: Any) -> Callable[[PretrainedConfig, int | None], AttentionPattern]:
+    """Block-causal attention, in blocks of the option `block_length` or else the config's.
 
-
-def blocks_from_row_start(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
-    """Block-causal attention in blocks from a row's first token; `block_length` overrides the config's."""
-    return AttentionPattern(block_length or config.block_length)
+    pattern: other fields of `AttentionPattern`. By default, blocks are counted from a row's first token.
+    """
+    return lambda config, block_length: AttentionPattern(block_length or config.block_length, **pattern)
 
 
 def tokenizer_of_file(_class_name: str | None) -> Any:

@@ -9,9 +9,8 @@ from typing import Any
 
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
-from mdlm_lm_eval.families import Family, register_family
+from mdlm_lm_eval.families import Family, blocks, register_family
 from mdlm_lm_eval.families.config_mapping import block_length_of, same_keys
-from mdlm_lm_eval.model.attention import AttentionPattern
 
 BLOCK_LENGTH = 32  # in dLLM's training and evaluation; configs do not state it
 # Base model -> config, architecture, end of turn.
@@ -37,11 +36,6 @@ def native_config(
     )
 
 
-def attention(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
-    """Block-causal attention, with blocks from the end of the prompt."""
-    return AttentionPattern(block_length or config.block_length, blocks_from="prompt_end")
-
-
 for _base, (_config_class, _architecture, _end_of_turn) in BASES.items():
     _shared: dict[str, Any] = {
         "model_types": (f"a2d-{_base}",),
@@ -49,8 +43,8 @@ for _base, (_config_class, _architecture, _end_of_turn) in BASES.items():
         "end_of_turn": (_end_of_turn,),
     }
     _bd3lm, _mdlm = r"(?<![a-z0-9])bd3lm(?![a-z0-9])", r"(?<![a-z0-9])mdlm(?![a-z0-9]|[-_]lm)"
-    _defaults = {"schedule": "bd3lm"}
+    _attention, _defaults = blocks(blocks_from="prompt_end"), {"schedule": "bd3lm"}
     register_family(
-        Family(f"a2d-{_base}", published_as=_bd3lm, attention=attention, decoding_defaults=_defaults, **_shared)
+        Family(f"a2d-{_base}", published_as=_bd3lm, attention=_attention, decoding_defaults=_defaults, **_shared)
     )
     register_family(Family(f"a2d-{_base}-mdlm", published_as=_mdlm, **_shared))

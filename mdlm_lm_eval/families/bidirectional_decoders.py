@@ -5,7 +5,7 @@ A `block_length` beside it says that attention is block-causal, in blocks of so 
 
 from transformers import PretrainedConfig
 
-from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family
+from mdlm_lm_eval.families import Family, register_family
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 
 # Model types with bidirectional attention if the config has is_causal=False.
@@ -33,7 +33,7 @@ def check_of_others(config: PretrainedConfig) -> str:
 def attention(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
     """Block-causal attention if the config has `block_length`, else full attention, which ignores the option."""
     is_full = config.to_dict().get("block_length") is None
-    return FULL_ATTENTION if is_full else blocks_from_row_start(config, block_length)
+    return FULL_ATTENTION if is_full else AttentionPattern(block_length or config.block_length)
 
 
 for _name in BIDIRECTIONAL:

@@ -12,20 +12,15 @@ FAMILY_DEFAULT = "the family's default"
 ConfigClass = TypeVar("ConfigClass", bound=PretrainedConfig)
 # Keys of the checkpoint's own code, of the machine that it was trained on, or of generation.
 OF_REMOTE_CODE = ("model_type", "auto_map", "architectures", "attn_implementation", "transformers_version", "use_cache")
+_OF_ANY = (
+    "name_or_path torch_dtype quantization_config tokenizer_class _attn_implementation_autoset pretraining_tp "
+    "mask_token_id block_length block_length_from diffusion_family shift_logits is_causal"
+)
 OF_ANY_CHECKPOINT = {
     *OF_REMOTE_CODE,
     *PretrainedConfig().to_dict(),
     *GenerationConfig().to_dict(),
-    *("name_or_path", "torch_dtype", "quantization_config", "tokenizer_class", "_attn_implementation_autoset"),
-    *(
-        "mask_token_id",
-        "block_length",
-        "block_length_from",
-        "diffusion_family",
-        "shift_logits",
-        "is_causal",
-        "pretraining_tp",
-    ),
+    *_OF_ANY.split(),
 }
 
 

@@ -43,24 +43,16 @@ def generate(
         settings["max_denoising_steps"] = options.steps_per_block
     if options.entropy_bound is not None:
         settings["sampler_config"] = EntropyBoundSamplerConfig(entropy_bound=float(options.entropy_bound))
-    passes = 0
-
-    def count(*_: object) -> None:
-        nonlocal passes
-        passes += 1
-
+    passes: list[None] = []  # one entry a pass
     input_ids = torch.tensor([prompt_ids], device=model.device)
-    counter = model.model.decoder.register_forward_pre_hook(count)
-    try:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            generated = model.generate(
-                input_ids, max_new_tokens=n_tokens, eos_token_id=end_ids or None, pad_token_id=pad_token_id, **settings
-            )
-    finally:
-        counter.remove()
-    n_written = round(float(generated.tokens_per_forward) * passes)  # also EOS and tokens after n_tokens
-    return generated.sequences[0, len(prompt_ids) :][:n_tokens].tolist(), passes, n_written
+    counter = model.model.decoder.register_forward_pre_hook(lambda *_: passes.append(None))
+    with counter, torch.random.fork_rng():
+        torch.manual_seed(seed)
+        generated = model.generate(
+            input_ids, max_new_tokens=n_tokens, eos_token_id=end_ids or None, pad_token_id=pad_token_id, **settings
+        )
+    n_written = round(float(generated.tokens_per_forward) * len(passes))  # also EOS and tokens after n_tokens
+    return generated.sequences[0, len(prompt_ids) :][:n_tokens].tolist(), len(passes), n_written
 
 
 def read(model: Any, prompt_ids: list[int], batches: Iterable[Tensor], positions: Tensor) -> Iterator[Tensor]:
@@ -77,11 +69,8 @@ def read(model: Any, prompt_ids: list[int], batches: Iterable[Tensor], positions
         for canvases in batches:
             cache = copy.deepcopy(prompt)
             cache.batch_repeat_interleave(len(canvases))
-            hook = model.lm_head.register_forward_pre_hook(keep_positions)
-            try:
+            with model.lm_head.register_forward_pre_hook(keep_positions):
                 yield model(**{CACHE: cache}, decoder_input_ids=canvases.to(model.device)).logits
-            finally:
-                hook.remove()
 
 
 register_family(

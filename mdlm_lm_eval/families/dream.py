@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, Qwen2Config, Qwen2Tokenizer
 
-from mdlm_lm_eval.families import Family, register_family, shifted
+from mdlm_lm_eval.families import Family, register_family
 from mdlm_lm_eval.families.config_mapping import same_keys
 
 
@@ -27,7 +27,7 @@ register_family(
         model_types=("Dream",),
         native_config=native_config,
         tokenizer_class=tokenizer_class,
-        shift=shifted,
+        shift=lambda _config: True,  # predicts the next token, as Qwen2 before training
         end_of_turn=("<|im_end|>", "<|dlm_pad|>"),  # DiffuCoder fills its canvas with the latter after an answer
     )
 )

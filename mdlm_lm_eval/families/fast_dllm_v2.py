@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import Qwen2Config
 
-from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family, shifted
+from mdlm_lm_eval.families import Family, blocks, register_family
 from mdlm_lm_eval.families.config_mapping import same_keys
 
 
@@ -30,8 +30,8 @@ register_family(
         name="fast_dllm_v2",
         model_types=("Fast_dLLM_Qwen",),
         native_config=native_config,
-        attention=blocks_from_row_start,
-        shift=shifted,
+        attention=blocks(),
+        shift=lambda _config: True,  # predicts the next token, as Qwen2 before training
         end_of_turn=("<|im_end|>",),
         decoding_defaults={"small_block_length": 8, "confidence_threshold": 0.9},  # model card and evaluation
     )

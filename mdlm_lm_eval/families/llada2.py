@@ -10,7 +10,7 @@ from typing import Any
 from transformers import Glm4MoeConfig
 from transformers.core_model_loading import Split, WeightConverter
 
-from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family, tokenizer_of_file
+from mdlm_lm_eval.families import Family, blocks, register_family, tokenizer_of_file
 from mdlm_lm_eval.families.config_mapping import block_length_of, plain_rotary, same_keys
 
 BLOCK_LENGTH = 32  # in training and all published decoding settings; configs do not state it
@@ -84,7 +84,7 @@ def llada2(name: str, published_as: str | None, decoding_defaults: Mapping[str, 
         weight_conversions=weight_conversions,
         tokenizer_class=tokenizer_of_file,
         end_of_turn=("<|role_end|>",),
-        attention=blocks_from_row_start,
+        attention=blocks(),
         edits=True,
         decoding_defaults=decoding_defaults,
     )

@@ -8,9 +8,8 @@ from typing import Any
 
 from transformers import Ministral3Config
 
-from mdlm_lm_eval.families import WITHOUT_CACHE, Family, register_family
+from mdlm_lm_eval.families import WITHOUT_CACHE, Family, blocks, register_family
 from mdlm_lm_eval.families.config_mapping import block_length_of, same_keys
-from mdlm_lm_eval.model.attention import AttentionPattern
 
 OWN_OPTIONS = {"cache", "mode", "causal_context", "end_think", "max_thinking_tokens"}
 BLOCK_LENGTH, MASK_TOKEN_ID = 32, 100
@@ -35,19 +34,13 @@ def native_config(published: dict[str, Any]) -> Ministral3Config:
     )
 
 
-def attention(config: Ministral3Config, block_length: int | None) -> AttentionPattern:
-    """Blocks from the end of the prompt, after a causal context."""
-    length = block_length or config.block_length
-    return AttentionPattern(length, blocks_from="prompt_end", whole_prompt=True, causal_context=True)
-
-
 register_family(
     Family(
         name="nemotron_labs_diffusion",
         model_types=("nemotron_labs_diffusion",),
         native_config=native_config,
         weight_names={r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."},
-        attention=attention,
+        attention=blocks(blocks_from="prompt_end", whole_prompt=True, causal_context=True),
         # Other options that do not work with block-causal attention are refused elsewhere.
         supports=WITHOUT_CACHE - {"infill", "filler", "n_fillers", "small_block_length"} | OWN_OPTIONS,
         instead="its blocks follow the prompt",

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PretrainedConfig, Qwen3Config, Qwen3MoeConfig
 
-from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family
+from mdlm_lm_eval.families import Family, register_family
 from mdlm_lm_eval.families.config_mapping import FAMILY_DEFAULT, block_length_of, same_keys
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.results.names import hub_id
@@ -64,7 +64,7 @@ def attention(config: PretrainedConfig, block_length: int | None) -> AttentionPa
     source = config.to_dict().get("block_length_from", "config.json")
     if block_length is None and (source == FAMILY_DEFAULT or "not config.json" in source):
         _warn_of_length(config.name_or_path, config.block_length, source)
-    return blocks_from_row_start(config, block_length)
+    return AttentionPattern(block_length or config.block_length)
 
 
 @cache

@@ -5,17 +5,14 @@ and a correction that restores the sum, so that they change no logits unless a c
 64 masks at a time from the prompt's end on, across the blocks of attention, and never writes an end of text.
 """
 
-from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
 from transformers import Exaone4Config, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.core_model_loading import Split, WeightConverter
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family
+from mdlm_lm_eval.families import Family, blocks, register_family
 from mdlm_lm_eval.families.config_mapping import plain_rotary, require
 from mdlm_lm_eval.options import OptionError
 
@@ -137,11 +134,7 @@ def clip_projections(model: Any) -> None:
     most = model.config.to_dict().get("clip_qkv")
     for name, module in model.named_modules():
         if most is not None and name.endswith(("q_proj", "k_proj", "v_proj")):
-            module.register_forward_hook(partial(_clipped, most))
-
-
-def _clipped(most: float, _module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    return torch.clamp(output, -most, most)
+            module.register_forward_hook(lambda _module, _inputs, output: output.clamp(-most, most))
 
 
 register_family(
@@ -154,7 +147,7 @@ register_family(
         adapt=clip_projections,
         tokenizer_class=lambda _class_name: SteerlingTokenizer,
         unused_weights=("known_head.", "unknown_head."),
-        attention=blocks_from_row_start,
+        attention=blocks(),
         end_of_turn=("<|eot_id|>",),
         decoding_defaults={"suppress_eos": True},
     )
