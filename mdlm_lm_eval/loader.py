@@ -22,7 +22,7 @@ from mdlm_lm_eval.declared import built_in_names
 from mdlm_lm_eval.options import OptionError, did_you_mean, short_name, shown
 from mdlm_lm_eval.registry import KINDS, ROW_DECODERS, SAMPLERS, digest_of
 
-_named: list[str] = []  # modules that the user named
+_named: set[str] = set()  # modules that the user named
 _foreign: dict[tuple[str, str], "Foreign"] = {}  # (option, its value) -> the object that it loaded
 
 
@@ -86,11 +86,7 @@ def load_foreign(option: str, named: str) -> Foreign:
         known = next((each for each in _foreign.values() if path is not None and each.path == path), None)
         found = known or Foreign(None, None, path)
         with found.at_home():
-            module = (
-                _module(place, f"{option}={named}")
-                if path is None
-                else sys.modules[_load_file(path, option, alone=False)]
-            )
+            module = _module(place, f"{option}={named}") if path is None else _load_file(path, option, alone=False)
         if name.partition(".")[0] not in dir(module):
             hint = did_you_mean(name, dir(module))
             raise OptionError(f"{option}={named}: {place} has no {name}" + (f"; {hint}" if hint else ""))
@@ -126,9 +122,8 @@ def load_plugins(named: object) -> None:
     same file takes its names, too.
     """
     for word in filter(None, str(named or "").split(":")):
-        module = _load_file(Path(word)) if word.endswith(".py") else _module(word, f"plugins={named}").__name__
-        if module not in _named:
-            _named.append(module)
+        module = _load_file(Path(word)) if word.endswith(".py") else _module(word, f"plugins={named}")
+        _named.add(module.__name__)
 
 
 def plugins() -> list[dict[str, Any]]:
@@ -159,8 +154,8 @@ def digests(settings: Mapping[str, Any]) -> dict[str, str | None]:
     return foreign | of_plugins
 
 
-def _load_file(path: Path, option: str = "plugins", *, alone: bool = True) -> str:
-    """Imports a file and returns the name of its module, made from the file's name and content.
+def _load_file(path: Path, option: str = "plugins", *, alone: bool = True) -> ModuleType:
+    """Imports a file as a module with a name that is made from the file's name and content.
 
     Such a name lets objects of the module be pickled.
     alone: if false, the file can import those beside it by names that begin with a dot, as in a package.
@@ -182,7 +177,7 @@ def _load_file(path: Path, option: str = "plugins", *, alone: bool = True) -> st
         except BaseException:
             del sys.modules[name]
             raise
-    return name
+    return sys.modules[name]
 
 
 def _module(name: str, given: str) -> ModuleType:

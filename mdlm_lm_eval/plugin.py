@@ -147,31 +147,25 @@ class AfterImport:
         specs = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ThenAct(spec.loader, self.actions[name])  # type: ignore[assignment]
+            spec.loader = _acting(spec.loader, self.actions[name])
         return spec
 
 
-class _ThenAct:
-    """Loads a module with its own loader, which is put back before the module's code runs, and then runs an action."""
+def _acting(loader: "Any", action: "Callable[[ModuleType], None]") -> "Any":
+    """Returns a copy of a module's loader that puts the loader back, executes the module and then runs an action."""
+    from copy import copy
 
-    def __init__(self, loader: "Any", action: "Callable[[ModuleType], None]") -> None:
-        self.loader, self.action = loader, action
-
-    def __getattr__(self, name: str) -> "Any":  # such as `get_source`, for tools that read modules
-        if name == "loader":  # a copy has none yet
-            raise AttributeError(name)
-        return getattr(self.loader, name)
-
-    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: "ModuleType") -> None:
-        module.__loader__ = module.__spec__.loader = self.loader  # type: ignore[union-attr]
-        self.loader.exec_module(module)
+    def exec_module(module: "ModuleType") -> None:
+        module.__loader__ = module.__spec__.loader = loader  # type: ignore[union-attr]
+        loader.exec_module(module)
         try:
-            self.action(module)
+            action(module)
         except Exception as error:
             print(f"mdlm-lm-eval: could not extend {module.__name__}: {error!r}", file=sys.stderr)
+
+    acting = copy(loader)
+    acting.exec_module = exec_module
+    return acting
 
 
 def arm() -> None:

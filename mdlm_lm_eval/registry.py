@@ -31,8 +31,6 @@ class Registry:
     def __init__(self, kind: str, room: str, shared: Callable[[Any, Any], str] = lambda one, other: "") -> None:
         self.kind, self.room, self.shared = kind, room, shared
         self._known: dict[str, Any] = {}
-        self._loaded: set[str] = set()  # names of entry points
-        self._is_complete = False  # True after all built-in files and entry points have been loaded
         self.guests: dict[str, str] = {}  # name of an object that is not built in -> the module that registered it
 
     def add(self, name: str, thing: Any, module: str) -> None:
@@ -55,22 +53,19 @@ class Registry:
         """Returns the object with this name. Raises KeyError if there is none."""
         if name not in self._known and name in self._files:
             import_module(f"{self.room}.{name}")
-        if name in self._installed and name not in self._loaded:
-            entry = self._installed[name]
+        if (entry := self._installed.get(name)) is not None:
             thing = entry.load()
             if not isinstance(thing, ModuleType):  # a module registers its objects itself
                 self.add(name, thing, entry.module)
-            self._loaded.add(name)
+            del self._installed[name]
         return self._known[name]
 
     def all(self) -> dict[str, Any]:
         """Returns every object by its name."""
-        if not self._is_complete:
-            for file in self._files:
-                import_module(f"{self.room}.{file}")
-            for name in self._installed:
-                self.get(name)
-            self._is_complete = True
+        for file in self._files:
+            import_module(f"{self.room}.{file}")
+        for name in tuple(self._installed):
+            self.get(name)
         return dict(self._known)
 
     @cached_property
@@ -79,7 +74,7 @@ class Registry:
         return tuple(file.name for file in pkgutil.iter_modules(getattr(module, "__path__", ())))
 
     @cached_property
-    def _installed(self) -> dict[str, EntryPoint]:
+    def _installed(self) -> dict[str, EntryPoint]:  # those that are not loaded yet
         return {entry.name: entry for entry in _all_entry_points().select(group=f"mdlm_lm_eval.{self.kind}")}
 
 
@@ -126,12 +121,8 @@ def package_digest() -> str:
     return digest.hexdigest()
 
 
-_digests: dict[str, str | None] = {}
-
-
+@cache
 def digest_of(module: str) -> str | None:
     """Returns the SHA-256 of an imported module's file, computed at the first call; None if it has no file."""
-    if module not in _digests:
-        file = getattr(sys.modules.get(module), "__file__", None)
-        _digests[module] = None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return _digests[module]
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()

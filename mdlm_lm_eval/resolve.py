@@ -4,7 +4,7 @@ They are merged once per distinct setting, into an immutable object that all lat
 """
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -146,7 +146,8 @@ class Settings:
         contain such keys anyway. Raises OptionError for an unknown key, a value that cannot be used, and options that
         the model does not support.
         """
-        given = _our_names(_without_filled_in_length(gen_kwargs), _OF_REQUESTS, _REQUEST_NAMES)
+        names = {alias: name for alias, name in aliases().items() if alias not in _REQUEST_NAMES}
+        given = _renamed(_without_filled_in_length(gen_kwargs), names, _OF_REQUESTS)
         check_names("generation option", given, _REQUEST_NAMES.union(declarations(DecodingOptions)))
         changes = _sampling_of(given)
         changes = {name: changes[name] for name in changes.keys() - self.explicit.intersection(SAMPLING_NAMES)}
@@ -186,7 +187,7 @@ def resolve(
     their own arguments.
     """
     typed = {str(name).strip(): value for name, value in arguments.items()}
-    given = _our_names(without_script_arguments(typed), "model arguments")
+    given = _renamed(without_script_arguments(typed), aliases(), "model arguments")
     if given.pop("token", None) not in (None, False):
         raise OptionError("token does not work with --model mdlm: results would show it; set HF_TOKEN")
     named = {name: value for name, value in given.items() if not name.startswith(BITSANDBYTES)}
@@ -310,27 +311,18 @@ def without_effect(way: Way) -> dict[str, str]:
 
 def loading_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns model arguments with aliases of loading arguments replaced by our names."""
-    return _renamed(given, lambda typed, value: _LOADING_ALIASES.get(typed, typed), "model arguments")
+    return _renamed(given, _LOADING_ALIASES, "model arguments")
 
 
-def _our_names(given: Mapping[str, Any], source: str, kept: Collection[str] = ()) -> dict[str, Any]:
-    """Returns options under our names. Names in `kept` are not treated as aliases."""
-
-    def ours(typed: str, value: Any) -> str:
-        if typed == "remasking":  # `unmasking` in LLaDA's scripts, and `sampler` in version 0.3 of this package
-            return "sampler" if str(value) in {"auto", "none", *SAMPLERS.names()} else "unmasking"
-        return typed if typed in kept else aliases().get(typed, typed)
-
-    return _renamed(given, ours, source)
-
-
-def _renamed(given: Mapping[str, Any], name_of: Callable[[str, Any], str], source: str) -> dict[str, Any]:
-    """Returns options under the names of `name_of`. Raises OptionError if two of them become one option."""
+def _renamed(given: Mapping[str, Any], names: Mapping[str, str], source: str) -> dict[str, Any]:
+    """Returns options under our names; `names` are aliases of them. Raises OptionError if two become one option."""
     found: dict[str, Any] = {}
     typed_as: dict[str, str] = {}
     for key, value in given.items():
         typed = str(key).strip()
-        name = name_of(typed, value)
+        name = names.get(typed, typed)
+        if typed == "remasking" and str(value) in {"auto", "none", *SAMPLERS.names()}:
+            name = "sampler"  # its name in version 0.3 of this package; `unmasking` in LLaDA's scripts
         if name in found:
             both = f"{typed_as[name]}={shown(found[name])} and {typed}={shown(value)}"
             raise OptionError(f"{both} are the same option; both are {source}")

@@ -131,7 +131,7 @@ def path_planning(denoiser: Denoiser, canvas: Sequence[int], steps: int, eta: fl
 def by_file(own_samplers: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The example, loaded for one test."""
     file, modules = EXAMPLES / "sampler.py", {*sys.modules}
-    monkeypatch.setattr(loader, "_named", [])
+    monkeypatch.setattr(loader, "_named", set())
     loader.load_plugins(str(file))
     loader.load_plugins(str(file))  # once
     yield file
