@@ -83,7 +83,6 @@ def answering(accuracy: Callable[[Generation], float], seed: int) -> Callable[..
     ) -> Iterator[tuple[int, Completion]]:
         of_letters = {name: token for token, name in labels.names.items()}
         for index, one in enumerate(part):
-            assert one.labels is not None
             answer = one.labels.answer
             others = [name for name in one.labels.names if name != answer]
             token = of_letters[answer if is_right(one) else others[0]]

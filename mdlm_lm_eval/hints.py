@@ -1,13 +1,14 @@
 """Warnings about requests, before their first pass: about presets, prompts that are cut, and options without effect."""
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.jobs.generation import Generation
-from mdlm_lm_eval.jobs.prepared import task_of
+from mdlm_lm_eval.jobs.prepared import task_of, warn_of_unknown
 from mdlm_lm_eval.loaded import LoadedModel
 from mdlm_lm_eval.model.text import SLOT_MARKER, has_slots
 from mdlm_lm_eval.options import DEFAULT_SAMPLER, shown
@@ -29,6 +30,25 @@ def warn_of_preset(lm: LoadedModel, requests: Sequence[Instance]) -> None:
             logger.warning(sentence)
 
 
+def warn_of_requests(
+    lm: LoadedModel,
+    requests: Sequence[Instance],
+    lengths: Sequence[tuple[int, int]],
+    texts: Iterable[tuple[str, Counter[str]]],
+) -> None:
+    """Warns of prompts that were cut, of texts with the mask token's own string, and of unknown tokens.
+
+    lengths: the numbers of tokens that each prompt lost, and that are left of it. texts: as for `warn_of_unknown`.
+    """
+    if cut := [one for one in lengths if one[0]]:
+        n_lost, n_left = max(cut)
+        logger.warning(_CUT, len(cut), len(lengths), lm.max_length, n_left, n_lost + n_left)
+    masks = lm.tokenizer.convert_ids_to_tokens(lm.mask_token_id)
+    if n_plain := 0 if masks in (None, SLOT_MARKER) else sum(masks in one.args[0] for one in requests):
+        logger.warning(_PLAIN, n_plain, len(requests), masks)
+    warn_of_unknown(texts)
+
+
 def warn_of_decoder(lm: LoadedModel) -> None:
     """Warns if the checkpoint was trained for another sampler than the one in effect."""
     options, known = lm.settings.decoding, checkpoints.own_decoder(lm.pretrained or "")
@@ -36,20 +56,6 @@ def warn_of_decoder(lm: LoadedModel) -> None:
     if known is not None and (is_plain or (known.use.startswith("its") and not options.guest)):
         sentence = "pretrained=%s was trained for a decoder of its own, which %s; use %s"
         logger.warning(sentence, lm.name, known.does, known.use)
-
-
-def warn_of_truncation(lengths: Sequence[tuple[int, int]], max_length: int) -> None:
-    """Warns of prompts that were cut. `lengths`: the numbers of tokens that each lost, and that are left of it."""
-    if cut := [one for one in lengths if one[0]]:
-        n_lost, n_left = max(cut)
-        logger.warning(_CUT, len(cut), len(lengths), max_length, n_left, n_lost + n_left)
-
-
-def warn_of_mask_strings(lm: LoadedModel, requests: Sequence[Instance]) -> None:
-    """Warns of texts with the mask token's own string, which is plain text in every request."""
-    masks = lm.tokenizer.convert_ids_to_tokens(lm.mask_token_id)
-    if n_plain := 0 if masks in (None, SLOT_MARKER) else sum(masks in one.args[0] for one in requests):
-        logger.warning(_PLAIN, n_plain, len(requests), masks)
 
 
 def warn_of_no_effect(generations: Sequence[Generation]) -> None:

@@ -1,6 +1,7 @@
 """The lm-eval model `mdlm`, which answers requests with strings and log-likelihoods."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,14 +19,15 @@ from mdlm_lm_eval.command_line import say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, repetitions, seed_of_request
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
-from mdlm_lm_eval.jobs.labels import Labels
+from mdlm_lm_eval.jobs.labels import NO_LABELS, Labels
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, ScoredRequest
-from mdlm_lm_eval.jobs.prepared import resolved, seeds_of, task_of, warn_of_unknown, without_padding_copies
+from mdlm_lm_eval.jobs.prepared import resolved, seeds_of, task_of, without_padding_copies
 from mdlm_lm_eval.jobs.request_cache import RequestCache
 from mdlm_lm_eval.jobs.shared import Context
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import check_likelihood
 from mdlm_lm_eval.loaded import LoadedModel
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED
 from mdlm_lm_eval.model.text import ENDINGS, Ending, closes_thinking, count_unknown, encode_infill
 from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import OptionError
@@ -90,9 +92,9 @@ class MDLM(LoadedModel):
         for one, repetition in zip(generations, repetitions(asked), strict=True):
             one.repetition = repetition
         hints.warn_of_no_effect(generations)
-        hints.warn_of_truncation([(one.truncated, one.canvas.prompt_length) for one in generations], self.max_length)
-        hints.warn_of_mask_strings(self, requests)
-        warn_of_unknown((task_of(one.instance), one.text) for one in generations)
+        lengths = [(one.truncated, one.canvas.prompt_length) for one in generations]
+        texts = [(task_of(one.instance), one.text) for one in generations]
+        hints.warn_of_requests(self, requests, lengths, texts)
         job = GenerationJob(self.context, generations, shows_progress=not disable_tqdm and self.rank == 0)
         strings = job.run(self.settings.model.cache_audit)
         endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
@@ -109,18 +111,15 @@ class MDLM(LoadedModel):
         Warns if the user asked for thinking there.
         """
         turn_ends = self.tokenizer.convert_ids_to_tokens(sorted(self.eos_ids | self.end_of_turn_ids))
-        named = self.think_end_token
+        named, has_asked = self.think_end_token, bool(self.chat_template_args.get("enable_thinking"))
         think_end = self.tokenizer.decode([named]) if isinstance(named, int) else named
         without = {id(request): request.without_thinking() for request in wanted}
-        found = [
-            without[id(request)]
-            if closes_thinking(instance.args[0], think_end or request.options.end_think, turn_ends)
-            else request
-            for instance, request in zip(requests, wanted, strict=True)
-        ]
-        has_asked = bool(self.chat_template_args.get("enable_thinking"))
-        asked = [has_asked or before.options != after.options for before, after in zip(wanted, found, strict=True)]
-        if n_closed := sum(not after.thinks and was for after, was in zip(found, asked, strict=True)):
+        found, n_closed = [], 0
+        for instance, request in zip(requests, wanted, strict=True):
+            is_closed = closes_thinking(instance.args[0], think_end or request.options.end_think, turn_ends)
+            found.append(without[id(request)] if is_closed else request)
+            n_closed += is_closed and (has_asked or found[-1].options != request.options)
+        if n_closed:
             logger.warning(_CLOSED, n_closed, len(found))
         return found
 
@@ -165,7 +164,7 @@ class MDLM(LoadedModel):
                 thinks=request.thinks,
                 empties=options.unfinished_thinking == "empty",
             ),
-            labels=Labels.of(instance.doc) if canvas.n_returned == 1 else None,
+            labels=Labels.of(instance.doc) if canvas.n_returned == 1 else NO_LABELS,
         )
 
     def canvas(self, text: str, request: ResolvedRequest, fillers: list[int], seed: int) -> tuple[Canvas, int]:
@@ -258,18 +257,16 @@ class MDLM(LoadedModel):
             for one in scorings
             for tokens, window in zip(one.truncated, one.windows, strict=True)
         ]
-        hints.warn_of_truncation(lengths, self.max_length)
-        hints.warn_of_mask_strings(self, requests)
-        warn_of_unknown((task_of(one.instance), text) for one in scorings for text in one.texts)
+        texts = [(task_of(one.instance), text) for one in scorings for text in one.texts]
+        hints.warn_of_requests(self, requests, lengths, texts)
         if longer := [len(w.continuation_ids) for one in scorings for w in one.windows if w.at_own_length]:
             logger.warning(_LONGER, len(longer), len(scorings), self.settings.likelihood.n_masks, max(longer))
-        draws, options = self.settings.model.log_likelihood_draws, self.settings.likelihood
         job = LikelihoodJob(
             self.context,
             request_type,
             scorings,
-            options,
-            draws=draws,
+            self.settings.likelihood,
+            draws=self.settings.model.log_likelihood_draws,
             shows_progress=not disable_tqdm and self.rank == 0,
         )
         results = job.run()
@@ -289,7 +286,7 @@ class MDLM(LoadedModel):
             batches=self.batches,
             record=self.record,
             request_cache=self.request_cache,
-            share_prefix=self.settings.model.share_prefix,
+            least_saved=LEAST_SAVED if self.settings.model.share_prefix else math.inf,
             mixed_precision_dtype=self.mixed_precision_dtype,
             rank=self.rank,
             world_size=self.world_size,

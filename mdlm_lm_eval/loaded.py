@@ -63,14 +63,22 @@ class LoadedModel(HFLM):
         self.settings = settings_of(self._config, arguments)
         for key in sorted(set(_WITHOUT_EFFECT) & self.settings.loading.keys()):
             logger.warning("%s has no effect with --model mdlm", key)
-        tokenizer = self._tokenizer_from(self.settings.loading.get("tokenizer", name))
+        tokenizer = self.settings.loading.get("tokenizer", name)
+        if isinstance(tokenizer, (str, int, float)):
+            tokenizer = tokenizer_of(str(tokenizer), self._config, self.settings.loading)
+        else:
+            checkpoints.check_tokenizer(tokenizer, self._config, tokenizer.name_or_path)
         self.mask_token_id = checkpoints.resolve_mask_token_id(
             self._config, tokenizer, self.settings.model.mask_token_id
         )
         self._context_length = checkpoints.context_length(self._config, tokenizer)
         self._start(model, name, tokenizer)
         self.pretrained, self.name = name, model_name(name)
-        self._find_ends()
+        generation = getattr(self.model, "generation_config", None)  # encoders have none
+        self.eos_ids = checkpoints.eos_ids(tokenizer, generation and generation.eos_token_id)
+        self.end_of_turn_ids = checkpoints.end_of_turn_ids(tokenizer)
+        self._closing_ids = closing_ids(tokenizer)
+        self.ids_after_answers = checkpoints.ids_after_answers(tokenizer, self._config)
         if self.max_length > self._context_length:
             logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context_length)
 
@@ -96,13 +104,6 @@ class LoadedModel(HFLM):
         self.adapter_weights = peft and checkpoints.files_digest(peft)
         self.denoiser = self._denoiser()
 
-    def _tokenizer_from(self, given: Any) -> PreTrainedTokenizerBase:
-        """Returns the tokenizer of this name or path, or a tokenizer object as it is. Raises OptionError."""
-        if isinstance(given, (str, int, float)):
-            return tokenizer_of(str(given), self._config, self.settings.loading)
-        checkpoints.check_tokenizer(given, self._config, given.name_or_path)
-        return given
-
     def _network_from(self, name: str, source: Mapping[str, Any], loading: dict[str, Any]) -> tuple[Any, Any]:
         """Loads the network by the arguments of HFLM and transformers. Returns it, and the processes that share it."""
         dtype = loading.pop("torch_dtype", None) or loading.pop("dtype", None)
@@ -122,30 +123,17 @@ class LoadedModel(HFLM):
             raise OptionError(
                 "fused must be false with mixed_precision_dtype, which changes dtypes between its kernels"
             )
-        shift = family.shift(self._config) if options.shift_logits is None else options.shift_logits
-        denoiser = Denoiser(
+        return checkpoints.denoiser_of(
             self.model,
+            family,
             mask_token_id=self.mask_token_id,
             pad_token_id=self.tokenizer.pad_token_id,
-            shift=shift,
+            shift=family.shift(self._config) if options.shift_logits is None else options.shift_logits,
             attention=self.settings.attention,
-            edits=family.edits,
-            read=family.read,
-            generate=family.generate,
             compiled=options.compile,
             fused=options.fused,
             cuda_graphs=options.cuda_graphs,
         )
-        denoiser.rows_alone = checkpoints.sees_padding(denoiser)
-        return denoiser
-
-    def _find_ends(self) -> None:
-        """Finds the tokens that end texts and turns, and those that follow a text or an answer."""
-        generation = getattr(self.model, "generation_config", None)  # encoders have none
-        self.eos_ids = checkpoints.eos_ids(self.tokenizer, generation and generation.eos_token_id)
-        self.end_of_turn_ids = checkpoints.end_of_turn_ids(self.tokenizer)
-        self._closing_ids = closing_ids(self.tokenizer)
-        self.ids_after_answers = checkpoints.ids_after_answers(self.tokenizer, self._config)
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.decoding.canvas import Canvas
-from mdlm_lm_eval.decoding.trace import Event, Filled, as_recorded
+from mdlm_lm_eval.decoding.trace import Event, as_recorded, filled
 from mdlm_lm_eval.loader import plugins
 from mdlm_lm_eval.model.text import ENDINGS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -70,12 +70,11 @@ class TaskCost(Counter[str]):
 
 
 class Answer(NamedTuple):
-    """The answer to a request, its cost, and, with the option `trace`, the step and confidence of each token."""
+    """The answer to a request, and its cost."""
 
     string: str
     token_ids: Sequence[int]
     cost: dict[str, float]
-    trace: Sequence[Filled] = ()
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int:
@@ -152,13 +151,14 @@ class TaskRecord:
         tokenizer: PreTrainedTokenizerBase,
     ) -> None:
         """Records the trace of an answer, up to the token with which its string ends. `facts` are recorded with it."""
-        ids = answer.token_ids
-        texts = [tokenizer.decode(ids[:n], skip_special_tokens=True) for n in range(len(answer.trace) + 1)]
+        ids, slots = answer.token_ids, canvas.slots[: len(answer.token_ids)]
+        texts = [tokenizer.decode(ids[:n], skip_special_tokens=True) for n in range(len(slots) + 1)]
+        written = filled(events, slots, mask_token_id=canvas.token_ids[slots[0]])
         begin = texts[-1].find(answer.string)
         text = texts[-1][: begin + len(answer.string)] if begin >= 0 else texts[-1]
         rows = [
             (len(after), one.step, f"{one.confidence:.4g}", one.edits)
-            for before, after, one in zip(texts, texts[1:], answer.trace, strict=False)
+            for before, after, one in zip(texts, texts[1:], written, strict=False)
             if not before.startswith(text)  # several tokens may be one character
         ]
         columns = zip(("ends", "steps", "confidence", "edits"), zip(*rows, strict=True), strict=False)
@@ -166,8 +166,8 @@ class TaskRecord:
         recorded |= {"blocks": " ".join(map(str, canvas.block_lengths)), "returned": canvas.n_returned}
         facts = facts | {"text": text, **recorded}
         self.traces.append(facts | {name: " ".join(map(str, column)) for name, column in columns})
-        written = (event.new for event in events if event.new is not None)
-        for id in {*canvas.token_ids[canvas.slots[0] :], *written} - self.trace_tokens.keys():
+        of_events = (event.new for event in events if event.new is not None)
+        for id in {*canvas.token_ids[canvas.slots[0] :], *of_events} - self.trace_tokens.keys():
             self.trace_tokens[id] = tokenizer.decode([id])
 
     def merge(self, other: "TaskRecord") -> None:

@@ -10,7 +10,7 @@ from mdlm_lm_eval.checkpoints.config import (
     load_config,
     resolve_mask_token_id,
 )
-from mdlm_lm_eval.checkpoints.loading import context_length, load, load_denoiser, reserved_positions, sees_padding
+from mdlm_lm_eval.checkpoints.loading import context_length, denoiser_of, load, load_denoiser, reserved_positions
 from mdlm_lm_eval.checkpoints.placement import device_placement
 from mdlm_lm_eval.checkpoints.strangers import ending_templates
 from mdlm_lm_eval.checkpoints.tokenizers import (

@@ -10,7 +10,7 @@ from mdlm_lm_eval.checkpoints.adapters import adapter_config, load_adapter
 from mdlm_lm_eval.checkpoints.config import attention_of, load_config, resolve_mask_token_id
 from mdlm_lm_eval.checkpoints.tokenizers import load_tokenizer
 from mdlm_lm_eval.checkpoints.weights import load_model
-from mdlm_lm_eval.families import family_of, refuse_other_decoders
+from mdlm_lm_eval.families import Family, family_of, refuse_other_decoders
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
 from mdlm_lm_eval.models import BUILT_IN
@@ -85,15 +85,21 @@ def load_denoiser(
     # Padding is never attended to. So any id will do if the checkpoint's is missing, or has no embedding (-1).
     pad_token_id = settings.get("pad_token_id")
     has_pad = isinstance(pad_token_id, int) and 0 <= pad_token_id < config.get_text_config().vocab_size
-    denoiser = Denoiser(
+    return denoiser_of(
         model,
+        family,
         mask_token_id=mask_token_id,
         pad_token_id=pad_token_id if has_pad else mask_token_id,
         shift=shift,
         attention=attention,
-        edits=family.edits,
     )
-    denoiser.rows_alone = sees_padding(denoiser)
+
+
+def denoiser_of(model: Any, family: Family, **facts: Any) -> Denoiser:
+    """The denoiser of a loaded model. `facts`: arguments of `Denoiser` that the family does not know."""
+    denoiser = Denoiser(model, edits=family.edits, read=family.read, generate=family.generate, **facts)
+    if family.may_see_padding:
+        denoiser.rows_alone = _sees_padding(denoiser)
     return denoiser
 
 
@@ -115,16 +121,13 @@ def load(
     return denoiser, tokenizer
 
 
-def sees_padding(denoiser: Denoiser) -> bool:
+def _sees_padding(denoiser: Denoiser) -> bool:
     """Whether the ids under the padding change the logits of other positions; a warning says so.
 
-    It is tried if the family has such models, with two rows in two passes of the same shape, so that equal logits are
-    equal to the last bit.
+    It is tried with two rows in two passes of the same shape, so that equal logits are equal to the last bit.
     """
-    config = denoiser.model.config
-    if not family_of(config).may_see_padding:
-        return False
-    free = [id for id in range(min(config.get_text_config().vocab_size, 64)) if id != denoiser.mask_token_id]
+    vocab_size = denoiser.model.config.get_text_config().vocab_size
+    free = [id for id in range(min(vocab_size, 64)) if id != denoiser.mask_token_id]
     ids = torch.tensor([(free * _PROBED)[:_PROBED]] * 2, device=denoiser.device)
     other = ids.clone()
     other[1, _PROBED // 2 :] = ids[1, : _PROBED // 2]

@@ -14,7 +14,7 @@ from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.decode import completions_of
 from mdlm_lm_eval.decoding.memory import RowSize
-from mdlm_lm_eval.decoding.trace import filled
+from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.jobs.labels import Labels, LabelTokens
 from mdlm_lm_eval.jobs.prepared import PreparedRequest, in_drawn_order, task_of
 from mdlm_lm_eval.jobs.shared import Context, measured, most_rows
@@ -39,7 +39,7 @@ _BATCHES_PER_RUN = 64
 class Generation(PreparedRequest):
     """One generation request, and its answer.
 
-    labels: the labels of a single-token answer; None if they are not known.
+    labels: the labels of a single-token answer, as far as they are known.
     repetition: 0 for the first of several equal requests of a document, then 1, 2, ...
     is_audited: whether the request is also decoded exactly.
     string: the answer; None before it is decoded.
@@ -48,15 +48,10 @@ class Generation(PreparedRequest):
     request: ResolvedRequest
     canvas: Canvas
     ending: Ending
-    labels: Labels | None
+    labels: Labels
     repetition: int = 0
     is_audited: bool = False
     string: str | None = None
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """The labels of a single-token answer, as far as they are known."""
-        return () if self.labels is None else self.labels.names
 
 
 class GenerationJob:
@@ -132,7 +127,7 @@ class GenerationJob:
         groups: dict[Hashable, list[Generation]] = {}
         for one in self.generations:
             if one.string is None:
-                key = one.request.alike, one.label_names
+                key = one.request.alike, one.labels.names
                 groups.setdefault(key, []).append(one)
         for group in groups.values():
             group.sort(key=lambda one: (-len(one.canvas.token_ids), one.canvas.token_ids))
@@ -191,34 +186,42 @@ class GenerationJob:
         is_alone = denoiser.generate is not None or way.options.guest is not None
         cache = way.options.cache if is_alone else way.cache_name
         n_lanes, before = 1 if is_alone else min(batch_size, len(part)), denoiser.forward_passes
-        labels = LabelTokens(part[0].label_names, context.tokenizer, context.eos_ids, context.end_of_turn_ids)
+        labels = LabelTokens(part[0].labels.names, context.tokenizer, context.eos_ids, context.end_of_turn_ids)
         with measured(context, [one.instance for one in part]) as meter:
-            completions = completions_of(
-                denoiser,
-                [one.canvas for one in part],
-                way,
-                eos_ids=context.eos_ids,
-                end_of_turn_ids=context.end_of_turn_ids,
-                end_think_ids=context.tokenizer.encode(way.options.end_think, add_special_tokens=False),
-                label_ids=[*labels.names],
-                is_decided=part[0].ending.is_decided,
-                advance=(lambda _steps: None) if is_audit else self.bar.update,
-                batch_size=batch_size,
-            )
+            completions = self._completions(part, way, labels, batch_size, shows_steps=not is_audit)
             while group := [(part[index], completion) for index, completion in islice(completions, n_lanes)]:
                 n_passes = denoiser.forward_passes - before
                 before += n_passes
                 costs = self._costs([completion for _, completion in group], n_passes, n_lanes, meter)
                 for (one, completion), cost in zip(group, costs, strict=True):
-                    answer, ending = self._answer(one, completion, cost)
+                    string, ending = one.ending.of(completion.token_ids)
+                    answer = Answer(string, completion.token_ids, cost)
                     if is_audit:
                         one.exact = answer
                         continue
-                    one.string = answer.string
+                    one.string = string
                     self.bar.update(one.canvas.steps - completion.cost.steps)  # the steps that early exit saved
                     self._record(one, completion, answer, ending, labels).caches.add(cache)
                 if not is_audit:
                     self._save([one for one, _ in group], n_passes)
+
+    def _completions(
+        self, part: Sequence[Generation], way: Way, labels: LabelTokens, batch_size: int, *, shows_steps: bool
+    ) -> Iterator[tuple[int, Completion]]:
+        """The numbers of the requests with their completions, as rows are done."""
+        context = self.context
+        return completions_of(
+            context.denoiser,
+            [one.canvas for one in part],
+            way,
+            eos_ids=context.eos_ids,
+            end_of_turn_ids=context.end_of_turn_ids,
+            end_think_ids=context.tokenizer.encode(way.options.end_think, add_special_tokens=False),
+            label_ids=[*labels.names],
+            is_decided=part[0].ending.is_decided,
+            advance=self.bar.update if shows_steps else (lambda _steps: None),
+            batch_size=batch_size,
+        )
 
     def _save(self, answered: Sequence[Generation], n_passes: int) -> None:
         """Records the passes of these answers, and saves both to the request cache."""
@@ -251,13 +254,6 @@ class GenerationJob:
             }
             n_positions = 0
 
-    def _answer(self, one: Generation, completion: Completion, cost: dict[str, float]) -> tuple[Answer, str]:
-        """The answer, with its trace, and how it ended."""
-        string, ending = one.ending.of(completion.token_ids)
-        slots, mask = one.canvas.slots[: len(completion.token_ids)], self.context.denoiser.mask_token_id
-        trace = filled(completion.events, slots, mask) if completion.events else []
-        return Answer(string, completion.token_ids, cost, trace), ending
-
     def _record(
         self, one: Generation, completion: Completion, answer: Answer, ending: str, labels: LabelTokens
     ) -> TaskRecord:
@@ -269,11 +265,11 @@ class GenerationJob:
         is_empty, is_closed = answer.cost["answer_tokens"] == 0, not one.request.thinks
         counts = {"empty": not answer.string.strip(), "at_once": is_empty, "thinking_closed": is_closed}
         task.endings.update({ending: 1, **counts})
-        if answer.trace:
+        if completion.events and completion.token_ids:
             about = {"doc_id": one.instance.doc_id, "repetition": one.repetition, "ending": ending}
             about["prompt_hash"] = sha256(one.instance.args[0].encode()).hexdigest()  # as lm-eval's samples have it
             task.trace(about, answer, one.canvas, completion.events, self.context.tokenizer)
-        if one.labels is not None and completion.first is not None:
+        if completion.first is not None:
             first = OfFirstToken(
                 doc_id=one.instance.doc_id,
                 of_set=str(one.instance.doc.get("set", "")),

@@ -19,21 +19,23 @@ class Labels:
     answer: str
 
     @classmethod
-    def of(cls, document: Any) -> "Labels | None":
-        """Returns the labels of a task's document: its `labels`, or the letters of its `options`.
+    def of(cls, document: Any) -> "Labels":
+        """Returns the labels of a task's document: its `labels`, or the letters of its `options`; none if it has none.
 
-        Letters count only if `answer` is one of them, as other tasks may use these keys for anything. None if the
-        document has no labels.
+        Letters count only if `answer` is one of them, as other tasks may use these keys for anything.
         """
         if not isinstance(document, Mapping):
-            return None
+            return NO_LABELS
         answer, options, labels = (document.get(name) for name in ("answer", "options", "labels"))
         if isinstance(labels, Sequence) and labels and all(isinstance(one, str) for one in labels):
             return cls(tuple(labels), answer if isinstance(answer, str) and answer in labels else "")
         if not isinstance(options, Collection) or not isinstance(answer, str):
-            return None
+            return NO_LABELS
         names = (tuple(alphabet[: len(options)]) for alphabet in _ALPHABETS)
-        return next((cls(some, answer) for some in names if answer in some), None)
+        return next((cls(some, answer) for some in names if answer in some), NO_LABELS)
+
+
+NO_LABELS = Labels((), "")
 
 
 class LabelTokens:

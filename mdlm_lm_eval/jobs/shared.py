@@ -1,6 +1,5 @@
 """What jobs need of a loaded model; batches that fit into memory; the measurement of forward passes."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.jobs.request_cache import RequestCache
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, MOST_RUN
+from mdlm_lm_eval.model.prefix_store import MOST_RUN
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.record import RunRecord
 
@@ -75,7 +74,7 @@ class Context:
     """A loaded model as jobs see it, and where they record and save answers.
 
     max_length: tokens that fit on a canvas. rank, world_size: of this process.
-    share_prefix: the option of this name.
+    least_saved: the fewest tokens that a shared prefix must save; infinitely many if prefixes are not to be shared.
     """
 
     denoiser: Denoiser
@@ -86,15 +85,10 @@ class Context:
     batches: Batches
     record: RunRecord
     request_cache: RequestCache | None
-    share_prefix: bool
+    least_saved: float
     mixed_precision_dtype: torch.dtype | None
     rank: int
     world_size: int
-
-    @property
-    def least_saved(self) -> float:
-        """The fewest tokens that a shared prefix must save; infinitely many if prefixes are not to be shared."""
-        return LEAST_SAVED if self.share_prefix else math.inf
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import torch
 
 from mdlm_lm_eval.decoding.canvas import FirstToken
 from mdlm_lm_eval.decoding.decode import decode_canvases
-from mdlm_lm_eval.jobs.labels import Labels, LabelTokens
+from mdlm_lm_eval.jobs.labels import NO_LABELS, Labels, LabelTokens
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -73,7 +73,7 @@ def test_documents_say_their_labels() -> None:
     assert Labels.of({"labels": ["yes", "no"], "answer": 1}) == Labels(("yes", "no"), "")
     others: list[Any] = [{"options": ["x", "y"], "answer": "Z"}, {"question": "?"}, "text", {"labels": [0, 1]}]
     others += [{"options": 2, "answer": "A"}, {"options": ["x"], "answer": 0}]
-    assert [Labels.of(one) for one in others] == [None] * len(others)
+    assert [Labels.of(one) for one in others] == [NO_LABELS] * len(others)
 
 
 def test_the_end_of_a_turn_is_told_from_the_end_of_text() -> None:
