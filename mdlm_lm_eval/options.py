@@ -373,7 +373,7 @@ class LikelihoodOptions(Options):
     mc_num: int = option(128, "Monte Carlo samples per request", least=1)
     noise_num: int = option(8, _NOISE_NUM, least=1)
     n_masks: int | Auto = option(
-        "auto", "the whole canvas after the context, continuation included; auto adds no masks", least=1
+        "auto", "positions after the context: the continuation, then masks; auto: the continuation alone", least=1
     )
     unmasking: str = option("confidence", "for likelihood=duel: which masks a step fills", **_UNMASKING)
     tokens_per_step: int = option(1, "for likelihood=duel: how many masks a step fills", least=1)
@@ -435,7 +435,9 @@ class ModelOptions(Options):
     log_likelihood_draws: str | None = option(
         None, "folder for the log-probability of each token in each draw of likelihoods, as Parquet", silent=True
     )
-    check: str | None = option(None, "file of mdlm-check that results name; default: the one that applies", silent=True)
+    check: str | None = option(
+        None, "report of mdlm-check that results name; default: the saved one of the same model", silent=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

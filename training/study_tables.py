@@ -151,7 +151,7 @@ def headline(study: Study) -> str:
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower with "
         f"200 masks than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} of them does.\n"
         f"- The median difference between the two is {over.median.mean:+.1f} points ({_ends(over)}; {chance(over.p)}). "
-        f"By the registered test, which corrects for two comparisons, the effect is *{verdict}*."
+        f"Two comparisons are registered, so p must be below 0.025: the effect is *{verdict}*."
     )
 
 
