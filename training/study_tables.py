@@ -136,7 +136,7 @@ def lost_to_masks(study: Study) -> str:
     """How many models of each arm lose much from 2 to 200 masks, as a sentence."""
     base, sft, masks = (changes(study, arm, arm, "200", minus=("2",)) for arm in ("base", "sft", "sft-masks"))
     return (
-        f"From 2 to 200 masks, {base.n_collapsed} models lose more than {COLLAPSE:.0f} points before fine-tuning, "
+        f"From 2 to 200 masks, {base.n_collapsed} of them lose more than {COLLAPSE:.0f} points before fine-tuning, "
         f"{sft.n_collapsed} after EOS padding, and {masks.n_collapsed} after mask padding."
     )
 
@@ -158,55 +158,49 @@ def headline(study: Study) -> str:
 def finding(study: Study) -> str:
     """What EOS padding does, as sentences."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
-    below = sum(one < 0 for one in over.changes)
+
     open_words = ": the answers show neither an effect nor its absence" if verdict == "undecided" else ""
     return (
-        f"We fine-tuned {len(over.changes)} models of 1.1 million parameters, and compare two ways. "
-        "LLaDA's own way pads answers with EOS tokens that the model has to predict; the other uses masks.\n\n"
-        f"- EOS padding minus mask padding, with 200 masks: a median of {over.median.mean:+z.1f} points "
-        f"({_ends(over)}; {chance(over.p)} before Holm's correction), and below 0 in {below} of {len(over.changes)} "
-        "models.\n"
+        f"We fine-tuned {len(over.changes)} models of 1.1 million parameters in two ways. LLaDA's own way pads answers "
+        "with EOS tokens, which the model has to predict. The other way pads them with masks.\n\n"
+        f"- {lost_to_masks(study)}\n"
         f"- After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask padding, "
-        f"{collapsed(masks)} do.\n- {lost_to_masks(study)}\n\n"
+        f"{collapsed(masks)} do.\n"
+        f"- EOS padding minus mask padding, with 200 masks, is a median of {over.median.mean:+z.1f} points "
+        f"({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
         f"The registered verdict is *{verdict}*{open_words}."
     )
 
 
 def control(study: Study) -> str:
     """How masks and as many dots compare before and after fine-tuning, as sentences."""
-    arms = {
-        "base": "before fine-tuning",
-        "sft": "after fine-tuning with EOS padding",
-        "sft-masks": "after fine-tuning with masks as padding",
-    }
+    arms = {"base": "before fine-tuning", "sft": "after EOS padding", "sft-masks": "after mask padding"}
     apart = {words: changes(study, arm, arm, "200", minus=("dots",)) for arm, words in arms.items()}
     *parts, last = (f"{signed(over)} {words} ({chance(over.p)})" for words, over in apart.items())
     return (
-        "Is it the masks, or any appended text? We also appended 199 dots. The median accuracy with 200 masks minus "
-        f"that with dots is, in points, {', '.join(parts)} and {last}."
+        "Is it the masks, or any appended text? Accuracy with 200 masks minus accuracy with 199 dots is a median of "
+        f"{', '.join(parts)} and {last}, in points."
     )
 
 
 def tv(study: Study) -> str:
-    """What TV adds to CE after EOS padding, as a sentence."""
+    """What TV adds to CE after EOS padding, in two sentences."""
     over, _, _, verdict = primary(study)["TV"]
     return (
-        f"CE + TV minus CE only is a median of {over.median.mean:+z.1f} points with 200 masks over "
-        f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}: {verdict})."
+        f"With 200 masks, CE + TV minus CE only is a median of {over.median.mean:+z.1f} points over "
+        f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}). The registered verdict is *{verdict}*."
     )
 
 
 def repair(study: Study) -> str:
     """What CE and TV do after EOS padding, as sentences."""
     _, with_tv, without, _ = primary(study)["TV"]
-    parts = [tv(study)]
-    for arm, words in (("sft-ce", "CE only"), ("sft-ce-tv", "CE + TV")):
-        parts.append(f"{words} changes the fine-tuned model by {signed(changes(study, arm, 'sft', '200'))} points.")
-    parts.append(
-        f"After CE only, {collapsed(without)} stay more than 30 points below their bases, and after CE + TV "
-        f"{collapsed(with_tv)}."
+    ce, ce_tv = (signed(changes(study, arm, "sft", "200")) for arm in ("sft-ce", "sft-ce-tv"))
+    return (
+        f"{tv(study)} After EOS padding, CE only changes accuracy by {ce} points, and CE + TV by {ce_tv}. "
+        f"{collapsed(without)} stay more than {COLLAPSE:.0f} points below their bases after CE only, and "
+        f"{collapsed(with_tv)} after CE + TV."
     )
-    return " ".join(parts)
 
 
 def _ends(over: OverModels) -> str:
@@ -222,15 +216,15 @@ def tables(study: Study) -> str:
     found = reading(study)
     return "\n\n".join(
         (
-            f"{len(study)} seeds were trained; the {len(found)} that read count. Medians over them, in percent of 384 "
-            "questions, with the least and the most in brackets:",
+            f"These are medians over the {len(found)} models that count (of {len(study)} seeds), in percent of 384 "
+            "questions. Brackets have the least and the most:",
             _arms(found),
         )
     )
 
 
 def _arms(found: Study) -> str:
-    shown = [(ending, "as decoded") for ending in WORDS] + [("200", measure) for measure in list(asking.MEASURES)[1:]]
+    shown = [(ending, "as decoded") for ending in WORDS] + [("200", measure) for measure in ("among letters", "EOS")]
     rows = []
     for arm in PRIMARY:
         of = [models[arm] for models in found.values() if arm in models]

@@ -140,14 +140,14 @@ def test_the_registered_analysis_of_planted_models() -> None:
     over, *_, verdict = study_tables.primary(found)["TV"]
     assert (over.median.mean, over.median.low, over.median.high, over.p, verdict) == (0, 0, 0, 1, "no effect")
     text = study_tables.finding(found)
-    assert "EOS padding minus mask padding, with 200 masks: a median of -37.5 points" in text
+    assert "EOS padding minus mask padding, with 200 masks, is a median of -37.5 points" in text
     assert "8 of 8 models (63 to 100%) score more than 30 points below the same model before fine-tuning" in text
-    assert "From 2 to 200 masks, 0 models lose more than 30 points before fine-tuning, 8 after EOS padding" in text
+    assert "From 2 to 200 masks, 0 of them lose more than 30 points before fine-tuning, 8 after EOS padding" in text
     rows = study_tables.secondary(found)
     assert rows["`sft` minus `sft-masks`: 200 masks, among letters"].changes == (0,) * 8
     assert rows["`sft`: 200 masks minus 199 dots"].changes == pytest.approx([-62.5] * 8)
     text = study_tables.tables(seeds)
-    assert "9 seeds were trained; the 8 that read count" in text
+    assert "medians over the 8 models that count (of 9 seeds)" in text
     assert "8,base,50.00,100.00,100.00," in study_tables.csv_files(seeds)["models.csv"]
     assert "| `sft` | 100.0 (100…100) | 37.5 (38…38) | 100.0 (100…100) | 100.0 (100…100) | 62.5 (62…62) |" in text
     assert shipping.conditions(found[0], "built-in")[2:] == [True, False]
