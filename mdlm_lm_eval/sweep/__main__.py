@@ -26,6 +26,7 @@ from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.options import ModelOptions, OptionError, must_be
 from mdlm_lm_eval.presets import run_of
 from mdlm_lm_eval.results.names import named
+from mdlm_lm_eval.silence import quiet_git, said_once
 from mdlm_lm_eval.sweep.plan import COMMON_NAMES, Cell, Sweep, axes_of_options, plan, together
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ def main() -> None:
     # questions of each cell instead.
     for name in TORCHRUN:
         os.environ.pop(name, None)
-    with ending_well(COMMAND, after_stop="the same command goes on"):
+    with (
+        ending_well(COMMAND, after_stop="the same command goes on"),
+        said_once("lm_eval.api.task"),  # lm-eval repeats its hint about `--metadata`, and asks git, in each cell
+        quiet_git(),
+    ):
         sweep, places = sweep_of(sys.argv[1:])
         failures = _run(sweep, **places)
     sys.exit(1 if failures else 0)

@@ -280,6 +280,19 @@ def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_
 
 
 @pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 has no TrackioLogger")
+def test_what_lm_eval_says_in_each_cell_appears_once_and_git_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        sys, "argv", ["mdlm-sweep", "--tasks=mdlm_sheet", "--steps=2,1", "--limit=1", "--output_path=o"]
+    )
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert "git" not in capfd.readouterr().err
+    assert caplog.text.count("Custom kwargs can be passed") == 1
+
+
 def test_cells_are_sent_to_trackio(
     tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
