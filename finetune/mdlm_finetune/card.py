@@ -31,7 +31,6 @@ GROUP, METRIC = "mdlm_rules", "exact_match,none"
 _SHARES = ("among_labels", "eos")  # shares of first tokens in the table
 _PACKAGES = ("mdlm-lm-eval", "torch", "transformers", "peft")
 _EVALUATION = "## Before and after"
-_NOT_EVALUATED = "Not evaluated yet: `mdlm-finetune --config RECIPE --evaluate` fills this in.\n"
 _IN_EVERY_LOG = {"loss", "grad_norm", "learning_rate", "epoch", "step"}
 
 
@@ -52,47 +51,40 @@ def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]], digest
     Tables name the adapter by its `model_name`, such as "MA (CE + TV), seed 0", or by its folder if keys of the recipe
     were overridden. Its `recipe_digest` says which adapters are seeds of one recipe.
     """
-    recipe, objective, processes = run.recipe, run.objective, run.training.world_size
+    recipe, objective = run.recipe, run.objective
     label = recipe.folder.resolve().name if run.overridden else objective.label
-    name, base = f"{label}, seed {recipe.seed}", model_name(recipe.model_name_or_path)
-    tags = ["masked-diffusion", "mdlm-lm-eval", recipe.objective.replace("_", "-"), "lora"]
+    base, lines = model_name(recipe.model_name_or_path), [entry for entry in log if "loss" in entry]
     data = ModelCardData(
-        model_name=name,
+        model_name=f"{label}, seed {recipe.seed}",
         base_model=base,
         license=recipe.license,
         library_name="peft",
-        tags=tags,
+        tags=["masked-diffusion", "mdlm-lm-eval", recipe.objective.replace("_", "-"), "lora"],
         recipe_digest=digest,
     )
     data.pipeline_tag = "text-generation"
-    source = Path(recipe.train_file).name if recipe.train_file else recipe.dataset_name
     # Of absolute paths, the card shows only the last part.
     settings = {
         key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
         for key, value in {**run.settings, **asdict(objective)}.items()
     }
-    pretrained = "" if base == BUILT_IN else f"pretrained={base},"
-    text = f"""# {name}
-
-A LoRA adapter of {"the built-in model of mdlm-lm-eval" if base == BUILT_IN else f"`{base}`"}. DIR is this folder:
-
-    lm_eval --model mdlm --model_args {pretrained}peft=DIR,n_masks=200 --tasks {GROUP}{_template(recipe)}
-
-{_EVALUATION}
-
-{_NOT_EVALUATED}
-## Training
-
-Loss: {objective.in_words}. Data: up to {run.n_examples} examples of `{source}`, by seed {recipe.seed}.
-{_log_in_words(log)}
-The recipe, as a file for `mdlm-finetune --config`{f", run by {processes} processes" if processes > 1 else ""}:
-
-```yaml
-{yaml.safe_dump(settings, sort_keys=False)}```
-
-Versions: {", ".join(f"{package} {version(package)}" for package in _PACKAGES)}.
-"""
-    write_whole(adapter / "README.md", f"---\n{data.to_yaml()}\n---\n\n{text}")
+    card = ModelCard.from_template(
+        data,
+        template_path=str(Path(__file__).with_name("card.jinja")),
+        is_built_in=base == BUILT_IN,
+        group=GROUP,
+        template=_template(recipe),
+        loss=objective.in_words,
+        n_examples=run.n_examples,
+        source=Path(recipe.train_file).name if recipe.train_file else recipe.dataset_name,
+        seed=recipe.seed,
+        lines=lines,
+        terms=("loss", *sorted(lines[0].keys() - _IN_EVERY_LOG)) if lines else (),
+        processes=run.training.world_size,
+        recipe=yaml.safe_dump(settings, sort_keys=False),
+        versions=", ".join(f"{package} {version(package)}" for package in _PACKAGES),
+    )
+    write_whole(adapter / "README.md", str(card))
 
 
 def evaluate(recipe: Recipe) -> None:
@@ -185,11 +177,3 @@ Made by `{command}`.
 
 def _template(recipe: Recipe) -> str:
     return " --apply_chat_template" if recipe.apply_chat_template else ""
-
-
-def _log_in_words(log: Sequence[Mapping[str, Any]]) -> str:
-    lines = [entry for entry in log if "loss" in entry]
-    terms = ("loss", *sorted(lines[0].keys() - _IN_EVERY_LOG)) if lines else ()
-    changes = [f"{name.replace('_', '-')} {lines[0][name]:.4f} and {lines[-1][name]:.4f}" for name in terms]
-    where = f"first (step {lines[0]['step']}) and last (step {lines[-1]['step']})" if lines else ""
-    return f"\nLogged {where}: {', '.join(changes)}.\n" if lines else ""
