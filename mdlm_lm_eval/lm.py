@@ -1,7 +1,6 @@
 """The lm-eval model `mdlm`, which answers requests with strings and log-likelihoods."""
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,17 +19,15 @@ from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canv
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
 from mdlm_lm_eval.jobs.labels import NO_LABELS, Labels
-from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, ScoredRequest
+from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, PreparedWindow, ScoredRequest
 from mdlm_lm_eval.jobs.prepared import resolved, seeds_of, task_of, without_padding_copies
 from mdlm_lm_eval.jobs.request_cache import RequestCache
-from mdlm_lm_eval.jobs.shared import Context
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import check_likelihood
 from mdlm_lm_eval.loaded import LoadedModel
-from mdlm_lm_eval.model.prefix_store import LEAST_SAVED
 from mdlm_lm_eval.model.text import ENDINGS, Ending, closes_thinking, count_unknown, encode_infill
 from mdlm_lm_eval.models import BUILT_IN
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from mdlm_lm_eval.provenance import fingerprint, in_words, provenance
 from mdlm_lm_eval.record import RunRecord
 from mdlm_lm_eval.resolve import ResolvedRequest
@@ -95,8 +92,8 @@ class MDLM(LoadedModel):
         lengths = [(one.truncated, one.canvas.prompt_length) for one in generations]
         texts = [(task_of(one.instance), one.text) for one in generations]
         hints.warn_of_requests(self, requests, lengths, texts)
-        job = GenerationJob(self.context, generations, shows_progress=not disable_tqdm and self.rank == 0)
-        strings = job.run(self.settings.model.cache_audit)
+        job = GenerationJob(self, generations, shows_progress=not disable_tqdm and self.rank == 0)
+        strings = job.run()
         endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
         if n_unfinished := endings["unfinished_thinking"]:
             n = sum(endings[name] for name in ENDINGS)
@@ -235,15 +232,32 @@ class MDLM(LoadedModel):
         at_own_length: whether a continuation longer than `n_masks` has a canvas of its own length. Raises OptionError
         if a canvas does not fit, and, without `at_own_length`, for such a continuation.
         """
-        options = self.settings.likelihood
+        options = self._likelihood_options(request_type)
         # Equal texts have one value, in all tasks, as in lm-eval's `--use_cache`.
         seed = seed_of_request(options.seed, instance.args)
         windows = self._windows(request_type == "loglikelihood_rolling", instance.args, seed)
         if at_own_length and (most := options.n_masks) != "auto":
             windows = [replace(one, at_own_length=len(one.continuation_ids) > most) for one in windows]
-        truncated = [truncated_tokens(window, options, self.max_length) for window in windows]
-        texts = [count_unknown(self.tokenizer, one.context_ids + one.continuation_ids) for one in windows]
-        return ScoredRequest(instance, windows, truncated, texts)
+        return ScoredRequest(instance, [self._prepared_window(instance, one, options) for one in windows])
+
+    def _likelihood_options(self, request_type: str) -> LikelihoodOptions:
+        """Returns the options for this type of request. lm-eval does not read the greedy flag of rolling ones."""
+        options = self.settings.likelihood
+        return replace(options, check_greedy=False) if request_type == "loglikelihood_rolling" else options
+
+    def _prepared_window(
+        self, instance: Instance, asked: LikelihoodRequest, options: LikelihoodOptions
+    ) -> PreparedWindow:
+        n_tokens = len(asked.continuation_ids)
+        n_masks = n_tokens if options.n_masks == "auto" or asked.at_own_length else options.n_masks
+        return PreparedWindow(
+            instance=instance,
+            options=options,
+            numbers={"masks": n_masks, "asked_masks": n_masks, "continuation_tokens": n_tokens},
+            truncated=truncated_tokens(asked, options, self.max_length),
+            text=count_unknown(self.tokenizer, asked.context_ids + asked.continuation_ids),
+            asked=asked,
+        )
 
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""
@@ -252,45 +266,20 @@ class MDLM(LoadedModel):
             hints.warn_of_preset(self, requests)
         requests, answered_by = without_padding_copies(requests, self.world_size)
         scorings = [self.scored(request_type, one) for one in requests]
-        lengths = [
-            (tokens, len(window.context_ids) - tokens)
-            for one in scorings
-            for tokens, window in zip(one.truncated, one.windows, strict=True)
-        ]
-        texts = [(task_of(one.instance), text) for one in scorings for text in one.texts]
+        windows = [window for one in scorings for window in one.windows]
+        lengths = [(one.truncated, len(one.asked.context_ids) - one.truncated) for one in windows]
+        texts = [(task_of(one.instance), one.text) for one in windows]
         hints.warn_of_requests(self, requests, lengths, texts)
-        if longer := [len(w.continuation_ids) for one in scorings for w in one.windows if w.at_own_length]:
+        if longer := [len(one.asked.continuation_ids) for one in windows if one.asked.at_own_length]:
             logger.warning(_LONGER, len(longer), len(scorings), self.settings.likelihood.n_masks, max(longer))
+        shows_progress = not disable_tqdm and self.rank == 0
         job = LikelihoodJob(
-            self.context,
-            request_type,
-            scorings,
-            self.settings.likelihood,
-            draws=self.settings.model.log_likelihood_draws,
-            shows_progress=not disable_tqdm and self.rank == 0,
+            self, request_type, scorings, self._likelihood_options(request_type), shows_progress=shows_progress
         )
         results = job.run()
         return [results[n] for n in answered_by]
 
     # Batches, processes and records
-
-    @property
-    def context(self) -> Context:
-        """What jobs need of this model."""
-        return Context(
-            denoiser=self.denoiser,
-            tokenizer=self.tokenizer,
-            eos_ids=self.eos_ids,
-            end_of_turn_ids=self.end_of_turn_ids,
-            max_length=self.max_length,
-            batches=self.batches,
-            record=self.record,
-            request_cache=self.request_cache,
-            least_saved=LEAST_SAVED if self.settings.model.share_prefix else math.inf,
-            mixed_precision_dtype=self.mixed_precision_dtype,
-            rank=self.rank,
-            world_size=self.world_size,
-        )
 
     def start_record(self) -> None:
         """Begins an empty record, without a request cache."""

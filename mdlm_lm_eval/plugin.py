@@ -164,7 +164,7 @@ def _acting(loader: "Any", action: "Callable[[ModuleType], None]") -> "Any":
             print(f"mdlm-lm-eval: could not extend {module.__name__}: {error!r}", file=sys.stderr)
 
     acting = copy(loader)
-    acting.exec_module = exec_module
+    vars(acting)["exec_module"] = exec_module
     return acting
 
 

@@ -248,33 +248,6 @@ class RunRecord:
     forward_passes: int = 0
     kept: int = 0
 
-    def add(
-        self,
-        name: str,
-        setting: OptionsInEffect,
-        *,
-        cost: Mapping[str, float],
-        numbers: Mapping[str, float],
-        truncated: int,
-        text: Counter[str],
-    ) -> TaskRecord:
-        """Records a request of a task, and returns the task's record.
-
-        numbers: effective numbers of the request. truncated: the number of prompt tokens that were cut off. text: as in
-        `TaskRecord`.
-        """
-        self.settings[setting].add(name)
-        task = self.tasks[name]
-        task.requests += 1
-        task.truncated_prompts += truncated > 0
-        task.truncated_tokens += truncated
-        task.text.update(text)
-        task.cost.add(cost)
-        for key, value in numbers.items():
-            lowest, highest = task.ranges.get(key, (value, value))
-            task.ranges[key] = (min(lowest, value), max(highest, value))
-        return task
-
     def merge(self, other: "RunRecord") -> None:
         """Adds another process's record."""
         self.forward_passes += other.forward_passes

@@ -17,7 +17,7 @@ from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.jobs.labels import Labels, LabelTokens
 from mdlm_lm_eval.jobs.prepared import PreparedRequest, in_drawn_order, task_of
-from mdlm_lm_eval.jobs.shared import Context, measured, most_rows
+from mdlm_lm_eval.jobs.shared import Context, least_saved, measured, most_rows
 from mdlm_lm_eval.model.devices import Meter
 from mdlm_lm_eval.model.prefix_store import most_held
 from mdlm_lm_eval.model.text import Ending
@@ -62,15 +62,15 @@ class GenerationJob:
         total, title = sum(one.canvas.steps for one in generations), f"Running {REQUEST_TYPE} requests"
         self.bar = tqdm(total=total, desc=title, unit=" steps", disable=not shows_progress)
 
-    def run(self, cache_audit: float | None) -> list[str]:
+    def run(self) -> list[str]:
         """Returns the answers to all requests. Also decodes those that `cache_audit` chooses exactly, to compare them.
 
         Raises OptionError if sampled requests are to be audited.
         """
         for one in self.generations:
             one.string = one.saved_sample(self.context.request_cache)
-        if cache_audit:
-            self._choose_for_audit(cache_audit)
+        if wanted := self.context.settings.model.cache_audit:
+            self._choose_for_audit(wanted)
         batches = self.context.batches
         for group in self._groups():
             self._share(group)
@@ -135,7 +135,7 @@ class GenerationJob:
 
     def _share(self, group: list[Generation]) -> None:
         """Finds prefixes that canvases share, sets them in the canvases, and sorts the group by them."""
-        denoiser, least = self.context.denoiser, self.context.least_saved
+        denoiser, least = self.context.denoiser, least_saved(self.context)
         asked = [one.canvas for one in group]
         canvases, order, self.store = with_prefixes(denoiser, asked, group[0].request, least=least)
         for one, canvas in zip(group, canvases, strict=True):

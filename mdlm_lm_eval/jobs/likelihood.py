@@ -1,9 +1,8 @@
 """Likelihood: computes the log-likelihoods of requests, each of which is scored in one or several windows."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from lm_eval.api.instance import Instance
 from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.memory import RowSize
-from mdlm_lm_eval.jobs.prepared import task_of
-from mdlm_lm_eval.jobs.shared import Context, measured, most_rows
+from mdlm_lm_eval.jobs.prepared import PreparedRequest, task_of
+from mdlm_lm_eval.jobs.shared import Context, least_saved, measured, most_rows
 from mdlm_lm_eval.likelihood import scoring
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.likelihood.scored_passes import Likelihood
@@ -26,19 +25,22 @@ _COLUMNS = ["doc_id", "choice", "window", "block", "draw", "masks", "position", 
 _BATCHES_PER_SAVE = 16
 
 
+@dataclass(kw_only=True)
+class PreparedWindow(PreparedRequest):
+    """A window of a likelihood request. asked: the part of the text that is scored in it."""
+
+    asked: LikelihoodRequest
+
+
 @dataclass
 class ScoredRequest:
     """One request, in the windows that it is scored in.
 
-    truncated: for each window, the number of context tokens that are cut off on the left.
-    texts: for each window, the number of its tokens, and of those that are unknown.
     result: log p in nats and the greedy flag, or only log p for a rolling request of lm-eval 0.4; None before scoring.
     """
 
     instance: Instance
-    windows: Sequence[LikelihoodRequest]
-    truncated: Sequence[int]
-    texts: Sequence[Counter[str]]
+    windows: Sequence[PreparedWindow]
     result: Any = None
 
 
@@ -52,13 +54,11 @@ class LikelihoodJob:
         scorings: Sequence[ScoredRequest],
         options: LikelihoodOptions,
         *,
-        draws: str | None,
         shows_progress: bool,
     ) -> None:
-        self.context, self.request_type, self.scorings, self.folder = context, request_type, scorings, draws
-        # lm-eval does not read the greedy flag of rolling requests.
-        is_rolling = request_type == "loglikelihood_rolling"
-        self.options = replace(options, check_greedy=False) if is_rolling else options
+        self.context, self.request_type, self.scorings, self.options = context, request_type, scorings, options
+        self.windows = [window for one in scorings for window in one.windows]
+        self.folder = context.settings.model.log_likelihood_draws
         self.draws: dict[str, list[pd.DataFrame]] = {}  # by task, for this folder
         self.bar = tqdm(total=len(scorings), desc=f"Running {request_type} requests", disable=not shows_progress)
 
@@ -67,22 +67,22 @@ class LikelihoodJob:
 
         Raises OptionError if a request's logits are not finite.
         """
-        context, windows = self.context, [window for one in self.scorings for window in one.windows]
+        context = self.context
         shared, self.store = scoring.with_shared_contexts(
-            context.denoiser, windows, self.options, context.max_length, least=context.least_saved
+            context.denoiser,
+            [window.asked for window in self.windows],
+            self.options,
+            context.max_length,
+            least=least_saved(context),
         )
-        windows_left = iter(shared)
-        for one in self.scorings:
-            one.windows = [next(windows_left) for _ in one.windows]
+        for window, asked in zip(self.windows, shared, strict=True):
+            window.asked = asked
         context.batches.run(
-            sorted(
-                self.scorings,
-                key=lambda one: scoring.longest_first(max(one.windows, key=_length, default=LikelihoodRequest([], []))),
-            ),
+            sorted(self.scorings, key=lambda one: scoring.longest_first(_longest(one.windows))),
             self._run_part,
             batches_per_call=_BATCHES_PER_SAVE,
             most=self._most_rows(),
-            rows_of=lambda one: sum(scoring.rows_of_request(window, self.options) for window in one.windows),
+            rows_of=lambda one: sum(scoring.rows_of_request(window.asked, self.options) for window in one.windows),
         )
         self.store.clear()
         self.bar.close()
@@ -91,10 +91,9 @@ class LikelihoodJob:
 
     def _most_rows(self) -> int:
         """Returns how many canvases fit into a GPU if all are as long as the longest."""
-        windows = [window for one in self.scorings for window in one.windows]
-        if not windows:
+        if not self.windows:
             return 1
-        longest = max(windows, key=_length)
+        longest = _longest(self.windows)
         length = min(len(longest.context_ids) + answer_length(longest, self.options), self.context.max_length)
         row = RowSize(
             length=positions_of(length, self.context.denoiser.device),
@@ -102,17 +101,20 @@ class LikelihoodJob:
             is_cached=self.context.denoiser.attention.is_block_causal,
             is_guided=self.options.cfg_scale > 0.0,
         )
-        return most_rows(self.context, row, n_shared=most_held([window.prefix for window in windows]))
+        return most_rows(self.context, row, n_shared=most_held([window.asked.prefix for window in self.windows]))
 
     def _run_part(self, part: list[ScoredRequest], batch_size: int) -> None:
         """Scores some requests, divides the cost equally among their windows, and saves their results."""
         denoiser, record = self.context.denoiser, self.context.record
         passes, canvases, tokens = denoiser.forward_passes, denoiser.canvas_count, denoiser.token_count
-        batch = [(one, window) for one in part for window in one.windows]
-        with measured(self.context, [one.instance for one, _ in batch]) as meter:
-            windows = [window for _, window in batch]
+        batch = [window for one in part for window in one.windows]
+        with measured(self.context, [window.instance for window in batch]) as meter:
             scores = scoring.score(
-                denoiser, windows, self.options, batch_size=batch_size, max_length=self.context.max_length
+                denoiser,
+                [window.asked for window in batch],
+                self.options,
+                batch_size=batch_size,
+                max_length=self.context.max_length,
             )
         seconds, peak_memory = meter.read()
         record.forward_passes += denoiser.forward_passes - passes
@@ -135,28 +137,15 @@ class LikelihoodJob:
 
     def _complete(self, one: ScoredRequest, scores: Sequence[Likelihood], spent: dict[str, float]) -> None:
         """Sets a request's result, the sum over its windows; records each window and the standard error of the sum."""
-        log_likelihood, is_greedy, known = 0.0, True, []
-        for window, truncated, text, score in zip(one.windows, one.truncated, one.texts, scores, strict=True):
-            log_likelihood, is_greedy = log_likelihood + score.total, is_greedy and score.is_greedy
-            n_tokens = len(window.continuation_ids)
-            n_masks = self.options.n_masks
-            if n_masks == "auto" or window.at_own_length:
-                n_masks = n_tokens
-            known.append(score.error)
-            task = self.context.record.add(
-                task_of(one.instance),
-                (self.request_type, self.options),
-                cost=spent,
-                numbers={"masks": n_masks, "asked_masks": n_masks, "continuation_tokens": n_tokens},
-                truncated=truncated,
-                text=text,
-            )
-            task.longer_continuations += window.at_own_length
-        if any(error is not None for error in known):
-            error = math.hypot(*(error or 0.0 for error in known))
+        for window in one.windows:
+            task = window.add_to(self.context.record, self.request_type, spent)
+            task.longer_continuations += window.asked.at_own_length
+        if any(score.error is not None for score in scores):
+            error = math.hypot(*(score.error or 0.0 for score in scores))
             task.errors.append((one.instance.doc_id, one.instance.idx, error))
+        total = sum((score.total for score in scores), 0.0)
         # Rolling requests of lm-eval 0.4 are (text,) and their result is a number; in 0.5, ("", text) and a pair.
-        one.result = (log_likelihood, is_greedy) if len(one.instance.args) == 2 else log_likelihood
+        one.result = (total, all(score.is_greedy for score in scores)) if len(one.instance.args) == 2 else total
 
     def _write_draws(self) -> None:
         """Writes a file for each task; processes other than the first add their rank to its name."""
@@ -175,7 +164,7 @@ def _frame(one: ScoredRequest, scores: Sequence[Likelihood]) -> pd.DataFrame:
     """
     rows = []
     for window, score in enumerate(scores):
-        ids = one.windows[window].continuation_ids
+        ids = one.windows[window].asked.continuation_ids
         draws = {sample: number for number, sample in enumerate(dict.fromkeys(term.sample for term in score.terms))}
         for position, weight, log_prob, sample in score.terms:
             block, *masked = sample or (0,)
@@ -184,5 +173,8 @@ def _frame(one: ScoredRequest, scores: Sequence[Likelihood]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _length(window: LikelihoodRequest) -> int:
-    return len(window.context_ids) + len(window.continuation_ids)
+def _longest(windows: Sequence[PreparedWindow]) -> LikelihoodRequest:
+    """The longest text of these windows; an empty one if there are none."""
+    nothing = LikelihoodRequest([], [])
+    asked = (window.asked for window in windows)
+    return max(asked, key=lambda one: len(one.context_ids) + len(one.continuation_ids), default=nothing)

@@ -55,15 +55,21 @@ class PreparedRequest:
     def add_to(
         self, record: RunRecord, request_type: str, cost: Mapping[str, float], answer: Answer | None = None
     ) -> TaskRecord:
-        """Records an answered request, and compares the `answer` to an audited request with the exact one."""
-        task = record.add(
-            task_of(self.instance),
-            (request_type, self.options),
-            cost=cost,
-            numbers=self.numbers,
-            truncated=self.truncated,
-            text=self.text,
-        )
+        """Records an answered request, and returns the record of its task.
+
+        The `answer` to an audited request is compared with the exact one.
+        """
+        name = task_of(self.instance)
+        record.settings[request_type, self.options].add(name)
+        task = record.tasks[name]
+        task.requests += 1
+        task.truncated_prompts += self.truncated > 0
+        task.truncated_tokens += self.truncated
+        task.text.update(self.text)
+        task.cost.add(cost)
+        for number, value in self.numbers.items():
+            lowest, highest = task.ranges.get(number, (value, value))
+            task.ranges[number] = (min(lowest, value), max(highest, value))
         if self.exact is not None and answer is not None:
             task.audit(self.instance.doc_id, answer, self.exact)
         return task

@@ -1,9 +1,9 @@
 """What jobs need of a loaded model; batches that fit into memory; the measurement of forward passes."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
@@ -14,9 +14,10 @@ from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.jobs.request_cache import RequestCache
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.prefix_store import MOST_RUN
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, MOST_RUN
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.record import RunRecord
+from mdlm_lm_eval.resolve import Settings
 
 # The most tokens in a pass on a GPU; the time per token is the same in larger passes.
 _MOST_TOKENS = 65_536
@@ -69,12 +70,10 @@ class Batches:
             clear_device_cache(garbage_collection=True)  # not earlier: the error held the batch's tensors
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Protocol):
     """A loaded model as jobs see it, and where they record and save answers.
 
     max_length: tokens that fit on a canvas. rank, world_size: of this process.
-    least_saved: the fewest tokens that a shared prefix must save; infinitely many if prefixes are not to be shared.
     """
 
     denoiser: Denoiser
@@ -85,10 +84,15 @@ class Context:
     batches: Batches
     record: RunRecord
     request_cache: RequestCache | None
-    least_saved: float
+    settings: Settings
     mixed_precision_dtype: torch.dtype | None
     rank: int
     world_size: int
+
+
+def least_saved(context: Context) -> float:
+    """The fewest tokens that a shared prefix must save; infinitely many if prefixes are not to be shared."""
+    return LEAST_SAVED if context.settings.model.share_prefix else math.inf
 
 
 @contextmanager

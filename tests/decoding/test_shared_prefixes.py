@@ -348,7 +348,7 @@ def test_passes_of_a_row_are_as_long_after_a_stored_prefix(checkpoint: Path, mon
     row = RowSize(length=512, n_run=512, n_logits=0, is_cached=True)
     budget = 9 * 2**29 + 8.5 * row.total(lm.model.config, 4)  # of eight rows, after what all passes need
     monkeypatch.setattr(devices, "free_bytes", lambda _device: int(budget / 0.9) + 2**10)
-    assert [most_rows(lm.context, row, n_shared=n_shared) for n_shared in (0, 1)] == [8, 8]
+    assert [most_rows(lm, row, n_shared=n_shared) for n_shared in (0, 1)] == [8, 8]
 
 
 # The record
