@@ -90,13 +90,19 @@ def test_a_name_says_which_llada2(name: str, family: str, tmp_path: Path) -> Non
     assert lm.settings.decoding.schedule == ("llada2" if family == "llada2" else "linear")
 
 
-@pytest.mark.parametrize("name", ["model", "llada2-16b-sft", "llada-2-1k", "LLaDA2.10"])
-def test_a_name_that_says_neither_needs_a_word(name: str, tmp_path: Path) -> None:
-    folder = copy_of("llada2", tmp_path / name, diffusion_family=None)
-    with pytest.raises(OptionError, match=r"is of llada2 or llada21; say which with diffusion_family="):
-        load(folder)
-    load(folder, diffusion_family="llada21").model.save_pretrained(tmp_path / "saved")
-    assert family_of(load(tmp_path / "saved").model.config).name == "llada21"
+@pytest.mark.parametrize(
+    ("folder", "name", "families"),
+    [
+        *(("llada2", name, "llada2 or llada21") for name in ("model", "llada2-16b-sft", "llada-2-1k", "LLaDA2.10")),
+        ("a2d_bd3lm", "model", "a2d-qwen3 or a2d-qwen3-mdlm"),
+    ],
+)
+def test_a_name_that_says_neither_needs_a_word(folder: str, name: str, families: str, tmp_path: Path) -> None:
+    path, said = copy_of(folder, tmp_path / name, diffusion_family=None), families.rpartition(" ")[2]
+    with pytest.raises(OptionError, match=f"of {families}; say which with diffusion_family="):
+        load(path)
+    load(path, diffusion_family=said).model.save_pretrained(tmp_path / "saved")
+    assert family_of(load(tmp_path / "saved").model.config).name == said
 
 
 def test_the_block_length_stands_in_the_name_and_survives_saving(tmp_path: Path) -> None:
@@ -167,13 +173,6 @@ def test_a2ds_names_tell_its_attention(name: str, family: str, tmp_path: Path) -
     denoiser = load(copy_of("a2d_bd3lm", tmp_path / name))
     assert family_of(denoiser.model.config).name == family
     assert denoiser.attention.is_block_causal == (family == "a2d-qwen3")
-
-
-def test_a2d_without_a_name_needs_a_word(tmp_path: Path) -> None:
-    folder = copy_of("a2d_bd3lm", tmp_path / "model")
-    with pytest.raises(OptionError, match="of a2d-qwen3 or a2d-qwen3-mdlm; say which with diffusion_family="):
-        load(folder)
-    assert not load(folder, diffusion_family="a2d-qwen3-mdlm").attention.is_block_causal
 
 
 def test_sdars_mixture_of_experts(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from mdlm_lm_eval.checkpoints import (
 )
 from mdlm_lm_eval.decoding.checks import check_family
 from mdlm_lm_eval.decoding.way import way_of
-from mdlm_lm_eval.families import Family, family_of
+from mdlm_lm_eval.families import Family
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import FAMILIES, register
 from tests.conftest import data, edit_json, refused, tiny_model, tiny_tokenizer
@@ -51,24 +51,6 @@ def test_a_config_without_mask_token_has_that_of_the_published_code(
     assert load_config(str(tmp_path)).mask_token_id == mask_token_id
 
 
-@pytest.mark.parametrize("family", ["llada", "llada2"])
-@pytest.mark.parametrize("instead", [False, True])
-def test_a_config_that_transformers_5_saved_again_is_the_same_model(family: str, instead: bool, tmp_path: Path) -> None:
-    """It writes `rope_parameters` beside the published keys, or instead of them, and reads them first."""
-    published = json.loads((GOLDEN / family / "config.json").read_text())
-    names = [name for name in ("rope_theta", "partial_rotary_factor", "rope_scaling") if name in published]
-    rotary = {name: published[name] for name in names if published[name] is not None}
-    published |= {"rope_parameters": {"rope_type": "default", **rotary}}
-    for name in names:
-        del published[name]
-        if not instead and name != "rope_scaling":
-            published[name] = 1.0 if name == "rope_theta" else rotary[name]
-    (tmp_path / "config.json").write_text(json.dumps(published))
-    expected = load_config(str(GOLDEN / family)).rope_parameters
-    assert load_config(str(tmp_path)).rope_parameters == expected
-    assert expected["rope_theta"] == rotary["rope_theta"]
-
-
 @pytest.mark.parametrize(("family", "setting", "named"), refused("families"))
 def test_a_setting_without_equivalent_is_refused_before_weights_are_read(
     family: str, setting: dict[str, object], named: str, tmp_path: Path
@@ -77,13 +59,6 @@ def test_a_setting_without_equivalent_is_refused_before_weights_are_read(
     edit_json(tmp_path / "config.json", **setting, diffusion_family="a2d-qwen3" if family == "a2d_bd3lm" else family)
     with pytest.raises(OptionError, match=named):
         load_denoiser(str(tmp_path))
-
-
-def test_a_llada_with_experts_is_told_by_its_config(tmp_path: Path) -> None:
-    """On the hub both have the model_type llada."""
-    shutil.copytree(GOLDEN / "llada_moe", tmp_path / "llada")
-    edit_json(tmp_path / "llada/config.json", model_type="llada")
-    assert family_of(load_config(str(tmp_path / "llada"))).name == "llada_moe"
 
 
 @pytest.mark.parametrize("family", ["llada", "llada_moe", "llada2"])

@@ -210,6 +210,8 @@ def test_results_count_what_became_of_answers(lm: MDLM, monkeypatch: pytest.Monk
         "stop": {"ended_by_stop": 4, "empty": n_empty},
         "end": {"ended_by_eos": 1, "empty": 1, "at_once": 1},
     }
+    # The token that ends an answer is no part of it.
+    assert [facts["cost"].get("answer_tokens", 0) for facts in (tasks["task"], tasks["end"])] == [6 * 12, 0]
 
 
 def test_a_task_that_is_a_class_has_its_config_in_its_names_place(lm: MDLM) -> None:
@@ -436,17 +438,6 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     assert info["tasks"]["tiny_generate"] == data("cases.json")["record"]
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
     assert info["forward_passes"] > 3 * 3  # in batches of two, and those of the choices
-
-
-def test_the_token_that_ends_an_answer_is_no_part_of_it(lm: MDLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer_tokens() -> int:
-        lm.generate_until([generation("a prompt", max_gen_toks=8)], disable_tqdm=True)
-        return int(lm.get_model_info()["mdlm"]["tasks"]["task"]["cost"].get("answer_tokens", 0))
-
-    lm.get_model_info()
-    assert answer_tokens() == 8
-    monkeypatch.setattr(lm, "end_of_turn_ids", frozenset(range(3, 259)))  # any token is the end of a turn
-    assert answer_tokens() == 0
 
 
 def test_evaluations_of_one_object_have_records_of_their_own(lm: MDLM, task_folder: Path) -> None:

@@ -25,10 +25,6 @@ from tests.lm.test_cli import result_file
 from tests.support.commands import run, start
 
 
-def text_to_score(text: str) -> Instance:
-    return rolling(text)
-
-
 def test_a_cache_answers_only_for_the_same_model_and_options(checkpoint: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "cache.db")
     requests = [generation(str(n), max_gen_toks=2) for n in range(3)]
@@ -184,7 +180,7 @@ def test_what_finished_before_an_interruption_is_not_computed_again(
     requests = {
         "generate_until": [generation(f"{n} prompt", doc=n, max_gen_toks=2) for n in range(12)],
         "loglikelihood": [choice(f"{n} context", " continuation") for n in range(12)],
-        "loglikelihood_rolling": [text_to_score(f"{n} text to score") for n in range(12)],
+        "loglikelihood_rolling": [rolling(f"{n} text to score") for n in range(12)],
     }[request_type]
     settings: dict[str, Any] = {"device": "cpu", "batch_size": 2, "mc_num": 12}
     undisturbed = MDLM(str(checkpoint), **settings)
