@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from math import sqrt
+from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +186,8 @@ def _values(declared: Option) -> str:
 
 def _bounds(declared: Option) -> str:
     """Of a number: "integer ≥ 1", or "in (0, 1]"."""
-    least, above, most = (
-        each if each is None else shown(each) for each in (declared.least, declared.above, declared.most)
-    )
+    bounds = (declared.least, declared.above, declared.most)
+    least, above, most = (shown(each) if isfinite(each) else None for each in bounds)
     if most is not None:
         return f"in {'(' if least is None else '['}{above or least}, {most}]"
     return f"{'integer' if int in declared.kinds else 'number'} {f'> {above}' if least is None else f'≥ {least}'}"

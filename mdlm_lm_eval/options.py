@@ -47,9 +47,9 @@ class Option:
     """
 
     help: str
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
     none_below: bool = False
     choices: Callable[[], Sequence[str]] | None = None
     same: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Option:
         if str in self.kinds:
             return "a text of at least one character"
         bounds = [("from", self.least), ("above", self.above), ("up to", self.most)]
-        words = [f"{word} {shown(bound)}" for word, bound in bounds if bound is not None]
+        words = [f"{word} {shown(bound)}" for word, bound in bounds if math.isfinite(bound)]
         number = " ".join(["a whole number" if int in self.kinds else "a number", *words])
         return " or ".join([*["auto"] * (Auto in self.kinds), *["none"] * (NoneType in self.kinds), number])
 
@@ -104,15 +104,9 @@ class Option:
             number = math.nan
         if isinstance(value, bool) or (isinstance(value, float) and number != value):  # 2.5 is no whole number
             number = math.nan
-        if self.none_below and number < (self.least or 0):
+        if self.none_below and number < self.least:
             return None
-        is_right = (
-            -math.inf < number < math.inf
-            and (self.least is None or number >= self.least)
-            and (self.above is None or number > self.above)
-            and (self.most is None or number <= self.most)
-        )
-        if not is_right:
+        if not (math.isfinite(number) and self.least <= number <= self.most and number > self.above):
             raise must_be(self.name, self.requirement, value)
         return number
 
@@ -500,7 +494,7 @@ def parse_flag(name: str, value: object) -> bool:
     return flags[str(value).lower()]
 
 
-def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = None) -> int:
+def parse_whole(name: str, value: object, *, least: int = 0, most: float = math.inf) -> int:
     """Returns a whole number, which may be given as text. Raises OptionError for anything else."""
     declared = Option("", least=least, most=most, name=name, kinds=(int,))
     number = declared.parse(value)

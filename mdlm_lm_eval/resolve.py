@@ -155,7 +155,7 @@ class Settings:
             changes["max_gen_toks"] = length
         family, preset, typed = self.layers
         merged, attention = _merge((family, preset, {**typed, **changes}), self.attention_of)
-        way = _joined({"seed": self.decoding.seed, **merged}, attention)
+        way = way_of(DecodingOptions(**{"seed": self.decoding.seed, **merged}), attention or FULL_ATTENTION)
         until = given.get("until") or ()
         stops = () if way.options.escape_until else tuple(filter(None, [until] if isinstance(until, str) else until))
         infill = "infill" in given and parse_flag("infill", given["infill"])
@@ -206,7 +206,7 @@ def resolve(
     likelihood = parsed(LikelihoodOptions, {**scored, **preset, **scoring})
     explicit = frozenset(merged.keys() & {*layers[1], *layers[2]})
     _check_audit(model, merged.get("cache", "auto"))
-    way = _joined({"seed": default_seed, **merged}, attention)
+    way = way_of(DecodingOptions(**{"seed": default_seed, **merged}), attention or FULL_ATTENTION)
     check(way, None)
     return Settings(
         way=way,
@@ -220,10 +220,6 @@ def resolve(
         attention_of=attention_of,
         check=check,
     )
-
-
-def _joined(options: Layer, attention: Any) -> Way:
-    return way_of(DecodingOptions(**options), FULL_ATTENTION if attention is None else attention)
 
 
 def _sampling_of(given: Layer) -> dict[str, Any]:
@@ -345,7 +341,8 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
         _drop_long_blocks(below, layer, attention)
         if below.get("steps_per_block") and "block_length" in layer:
             before, after = merged.get("block_length") or own_length, layer["block_length"] or own_length
-            below["steps_per_block"] = _rescaled(below["steps_per_block"], before, after)
+            if before and after:  # so that each step still fills as many tokens
+                below["steps_per_block"] = math.ceil(below["steps_per_block"] * after / before)
         block_length = length if attention is None else attention.block_length
         if block_length and block_length % (below.get("small_block_length") or 1):
             del below["small_block_length"]  # made for other blocks
@@ -374,11 +371,6 @@ def _excluded_by(layer: Layer, below: Layer) -> set[str]:
     }
     in_layer = in_force & layer.keys()
     return {name for names in _EXCLUSIVE if in_layer.intersection(names) for name in names} & in_force
-
-
-def _rescaled(steps: int, before: int | None, after: int | None) -> int:
-    """Returns the steps of a block of another length, so that each step still fills as many tokens."""
-    return math.ceil(steps * after / before) if before and after else steps
 
 
 def _of_one_sampler(below: Layer, layer: Layer) -> dict[str, Any]:
