@@ -21,6 +21,8 @@ _EXAMPLE = """examples:
   mdlm-leaderboard validate results/my-model
 """
 
+_ONE_FILE = "an lm-eval result file, or a folder: its newest one"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
@@ -31,10 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from mdlm_lm_eval.results.files import UnusableFile
 
         try:
-            return int(options.run(options))
+            found: str | int = options.run(options)  # a text, or the exit status after the command has printed
         except UnusableFile as error:
             print(printable(f"{_COMMAND}: {error}"), file=sys.stderr)
             return 1
+        if isinstance(found, int):
+            return found
+        print(printable(found, keep="\n"))
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,10 +48,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of(_COMMAND, what, epilog=_EXAMPLE)
     commands = parser.add_subparsers(required=True)
 
-    def command(run: Callable[[argparse.Namespace], int], help: str, epilog: str = "") -> argparse.ArgumentParser:
+    def command(run: Callable[[argparse.Namespace], str | int], help: str, epilog: str = "") -> argparse.ArgumentParser:
         made = commands.add_parser(run.__name__.strip("_"), help=help, epilog=epilog)
         made.set_defaults(run=run)
         return made
+
+    def takes_runs(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("first", type=Path, metavar="A", help=_ONE_FILE)
+        parser.add_argument("second", type=Path, nargs="?", metavar="B", help="another of the same tasks")
 
     build = command(_build, "build the board of a folder of result files")
     build.add_argument("results", type=Path, help="folder that is searched for lm-eval's result files (*.json)")
@@ -61,11 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("results", type=Path, help="folder of mdlm-sweep --config paper, or of some of its recipes")
     report.add_argument("--output_path", "--output", help="folder for page, figures, Markdown and JSON", **folder)
     show = command(_show, "one result in a few lines: score, settings in effect, speed, audit, file")
-    show.add_argument("file", type=Path, metavar="PATH", help="an lm-eval result file, or a folder: its newest one")
+    show.add_argument("file", type=Path, metavar="PATH", help=_ONE_FILE)
     by_question = "With the files of lm_eval's --log_samples beside the results, questions are compared one by one."
     compare = command(_compare, "the difference between two result files, with its test", by_question)
-    compare.add_argument("first", type=Path, metavar="A", help="an lm-eval result file, or a folder: its newest one")
-    compare.add_argument("second", type=Path, nargs="?", metavar="B", help="another of the same tasks")
+    takes_runs(compare)
     compare.add_argument("--published", action="store_true", help="compare A with the published scores of its preset")
     clusters = "questions whose documents have the same value in this field are one cluster: one text, one sequence"
     compare.add_argument("--cluster", default="", metavar="FIELD", help=clusters)
@@ -78,21 +87,17 @@ def _parser() -> argparse.ArgumentParser:
         "--cluster", type=int, default=1, metavar="N", help="questions about one text, at worst all alike"
     )
     power.add_argument("--questions", type=int, metavar="N", help="also the power of this number")
-    samples = command(_samples, "a page of the questions of one or two results: what flipped, and how it was written")
-    samples.epilog = "Needs lm_eval's --log_samples; with trace=true among the model arguments it replays the canvas."
-    samples.add_argument("first", type=Path, metavar="A", help="an lm-eval result file, or a folder: its newest one")
-    samples.add_argument("second", type=Path, nargs="?", metavar="B", help="another of the same tasks")
+    what = "a page of the questions of one or two results: what flipped, and how it was written"
+    needs = "Needs lm_eval's --log_samples; with trace=true among the model arguments it replays the canvas."
+    samples = command(_samples, what, needs)
+    takes_runs(samples)
     samples.add_argument("--output_path", help="folder for the page", **folder)
     validate = command(_validate, "check result files before they are submitted")
     validate.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a result file, or a folder of them")
     what = "scores with a cache or from a server against exact decoding, on the questions decoded twice"
     audit = command(_audit, what, "The files of lm_eval's --log_samples must be beside the results.")
-    audit.add_argument(
-        "file",
-        type=Path,
-        metavar="PATH",
-        help="a result file of a run with cache_audit or audit, or a folder: its newest one",
-    )
+    of_audit = "a result file of a run with cache_audit or audit, or a folder: its newest one"
+    audit.add_argument("file", type=Path, metavar="PATH", help=of_audit)
     audit.add_argument("--include_path", help="folder of tasks that are not lm-eval's or the suite's")
     return parser
 
@@ -112,40 +117,36 @@ def _build(options: argparse.Namespace) -> int:
     return int(options.strict and bool(board.scores.refused))
 
 
-def _report(options: argparse.Namespace) -> int:
+def _report(options: argparse.Namespace) -> str:
     from mdlm_leaderboard.report.write import write_report
 
-    for one in write_report(options.results, options.output):
-        print(printable(f"{one.model.title}: {' '.join(one.findings)}"))
-    print(f"written: {options.output / 'index.html'}")
-    return 0
+    found = write_report(options.results, options.output)
+    lines = [printable(f"{one.model.title}: {' '.join(one.findings)}") for one in found]
+    return "\n".join([*lines, f"written: {options.output / 'index.html'}"])
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace) -> str:
     from mdlm_leaderboard.show import show
 
-    print("\n".join(map(printable, show(options.file))))
-    return 0
+    return "\n".join(map(printable, show(options.file)))
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare(options: argparse.Namespace) -> str:
     if options.published == bool(options.second):
         raise OptionError("compare needs either B or --published")
     if options.published:
         from mdlm_leaderboard.published import beside_published
 
-        print(printable("\n".join(beside_published(options.first)), keep="\n"))
-        return 0
+        return "\n".join(beside_published(options.first))
     from mdlm_leaderboard.compare import compare
 
-    print(printable("\n\n".join(compare(options.first, options.second, options.cluster)), keep="\n"))
-    return 0
+    return "\n\n".join(compare(options.first, options.second, options.cluster))
 
 
-def _power(options: argparse.Namespace) -> int:
+def _power(options: argparse.Namespace) -> str:
     from mdlm_leaderboard.power import power_in_words
 
-    found = power_in_words(
+    return power_in_words(
         options.accuracy,
         options.difference,
         correlation=options.correlation,
@@ -153,16 +154,13 @@ def _power(options: argparse.Namespace) -> int:
         cluster=options.cluster,
         questions=options.questions,
     )
-    print(found)
-    return 0
 
 
-def _samples(options: argparse.Namespace) -> int:
+def _samples(options: argparse.Namespace) -> str:
     from mdlm_leaderboard.samples import write_samples
 
     n = write_samples([path for path in (options.first, options.second) if path], options.output)
-    print(f"{n} questions in {options.output / 'index.html'}")
-    return 0
+    return f"{n} questions in {options.output / 'index.html'}"
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -179,11 +177,10 @@ def _validate(options: argparse.Namespace) -> int:
     return int(any(found.values()))
 
 
-def _audit(options: argparse.Namespace) -> int:
+def _audit(options: argparse.Namespace) -> str:
     from mdlm_leaderboard.audit import audit
 
-    print(printable(audit(options.file, options.include_path), keep="\n"))
-    return 0
+    return audit(options.file, options.include_path)
 
 
 if __name__ == "__main__":

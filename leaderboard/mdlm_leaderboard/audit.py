@@ -11,7 +11,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_chosen_file
 from mdlm_lm_eval.results.samples import metrics_of, new_instance, read_samples, samples_path
-from mdlm_lm_eval.results.statistics import Interval, clustered_interval, difference, score_of_sets
+from mdlm_lm_eval.results.statistics import clustered_interval, difference, score_of_sets
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 
@@ -68,18 +68,15 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[l
 
 
 def _shown(scores: list[tuple[float, float]], clusters: list[Hashable]) -> list[str]:
-    points = _paired(scores, clusters).scaled(100)
-    exactly, as_run = (fmean(own) for own in zip(*scores, strict=True))
+    """The means as run and exactly, and their difference, paired by question."""
+    exact, as_run = zip(*scores, strict=True)
+    if all(0 <= score <= 1 for score in (*exact, *as_run)):
+        first, second = ({"": [*zip(clusters, own, strict=True)]} for own in (exact, as_run))
+        points = difference(score_of_sets(first), score_of_sets(second)).scaled(100)
+    else:
+        points = clustered_interval([second - first for first, second in scores], clusters).scaled(100)
     ends = "–" if points.low is None else f"{points.low:z.1f} to {points.high:z.1f}"
-    return [f"{100 * as_run:.1f}", f"{100 * exactly:.1f}", f"{points.mean:+z.1f}", ends]
-
-
-def _paired(scores: list[tuple[float, float]], clusters: list[Hashable]) -> Interval:
-    """The interval of second - first, paired by question."""
-    if all(0 <= score <= 1 for pair in scores for score in pair):
-        first, second = ({"": [*zip(clusters, own, strict=True)]} for own in zip(*scores, strict=True))
-        return difference(score_of_sets(first), score_of_sets(second))
-    return clustered_interval([second - first for first, second in scores], clusters)
+    return [f"{100 * fmean(as_run):.1f}", f"{100 * fmean(exact):.1f}", f"{points.mean:+z.1f}", ends]
 
 
 def _score(task: Any, sample: Mapping[str, Any], answer: str) -> Mapping[str, Any]:

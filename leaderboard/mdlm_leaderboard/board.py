@@ -184,6 +184,11 @@ class Board:
         """The first table of the suite."""
         return next((section for section in self.sections if section.is_suite), None)
 
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of all sections."""
+        return [row for section in self.sections for row in section.rows]
+
     def notes_of(self, section: Section) -> dict[str, str]:
         """The notes about models that come first in this section."""
         models = {row.who.model for row in section.rows}

@@ -3,25 +3,22 @@
 import json
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import yaml
 
 from mdlm_leaderboard.board import Board, Section, board_of
 from mdlm_leaderboard.findings import masks_finding, speed_findings
-from mdlm_leaderboard.rows import Estimate
 from mdlm_leaderboard.scores import BENCHMARKS, Scores, command_of, scores_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.deviations import listed
-from mdlm_lm_eval.results.files import UnusableFile, check_inside, check_regular, naming
+from mdlm_lm_eval.results.files import UnusableFile, check_inside, check_regular, replaced_content
 from mdlm_lm_eval.results.frame import read_folder
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.redaction import redacted
@@ -61,7 +58,8 @@ def _notes(path: Path, models: set[str]) -> dict[str, str]:
             raise UnusableFile(f"has more than {_MOST_NOTES >> 10} KiB")
         root = yaml.compose(path.read_bytes(), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        raise _bad_note(path, error.problem_mark, error.problem or "is no YAML") from error
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise OptionError(f"{path}{line}: {error.problem}") from error
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise OptionError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(root, yaml.MappingNode):
@@ -70,16 +68,16 @@ def _notes(path: Path, models: set[str]) -> dict[str, str]:
     for name, sentence in root.value:
         are_texts = all(one.tag == _YAML_TEXT and one.value.strip() for one in (name, sentence))
         if not are_texts or len(sentence.value) > _LONGEST_NOTE:
-            raise _bad_note(path, name.start_mark, f"must be a model and a sentence of at most {_LONGEST_NOTE} letters")
-        if name.value not in models or name.value in notes:
-            why = "a second note" if name.value in notes else f"no model of {', '.join(sorted(models))}"
-            raise _bad_note(path, name.start_mark, f"{name.value!r} is {why}")
-        notes[name.value] = redacted(" ".join(sentence.value.split()))
+            why = f"must be a model and a sentence of at most {_LONGEST_NOTE} letters"
+        elif name.value in notes:
+            why = f"{name.value!r} is a second note"
+        elif name.value not in models:
+            why = f"{name.value!r} is no model of {', '.join(sorted(models))}"
+        else:
+            notes[name.value] = redacted(" ".join(sentence.value.split()))
+            continue
+        raise OptionError(f"{path}, line {name.start_mark.line + 1}: {why}")
     return notes
-
-
-def _bad_note(path: Path, mark: Any, what: str) -> OptionError:
-    return OptionError(f"{path}, line {mark.line + 1}: {what}" if mark else f"{path}: {what}")
 
 
 def _title_of(scores: Scores) -> str:
@@ -107,13 +105,7 @@ class Finding(NamedTuple):
     described: str
 
 
-def build(
-    results: Path,
-    output: Path,
-    title: str = "",
-    with_samples: bool = False,
-    baseline: str = "",
-) -> Board:
+def build(results: Path, output: Path, title: str = "", with_samples: bool = False, baseline: str = "") -> Board:
     """Writes tables, figures and page of `results` into `output`.
 
     The output of an earlier build stays until everything is made; other files in `output` are not touched.
@@ -128,11 +120,10 @@ def build(
     if baseline and not any(section.baseline(baseline) for section in board.sections):
         known = board.sections[0].rows[0].words
         raise OptionError(f"--baseline {baseline}: no row has these words, which are parts of {known}")
-    output.mkdir(parents=True, exist_ok=True)
-    with naming(output), TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
-        folder, findings = Path(made), list[Finding]()
-        models = [row.who for section in board.sections for row in section.rows]
-        colours = colours_of([*(who.model for who in models), *(who.recipe for who in models if who.adapter)])
+    found = [row.who for row in board.rows]
+    colours = colours_of([*(who.model for who in found), *(who.recipe for who in found if who.adapter)])
+    findings: list[Finding] = []
+    with replaced_content(output, "figures", "questions", "report") as folder:
         if board.main and (sentence := masks_finding(board.main)):
             chart = headline(board.main)
             save_light_and_dark(drawn(chart, colours), folder / "figures/headline")
@@ -145,10 +136,6 @@ def build(
         (folder / "leaderboard.json").write_text(_json(board), encoding="utf-8")
         pages = _write_questions(board, folder) if with_samples else {}
         write_page(board, findings, pages, _write_report(results, board, folder / "report"), folder, baseline)
-        for name in ("figures", "questions", "report"):
-            shutil.rmtree(output / name, ignore_errors=True)  # of an earlier build
-        for path in folder.iterdir():
-            path.replace(output / path.name)
     return board
 
 
@@ -163,12 +150,12 @@ def _write_report(results: Path, board: Board, output: Path) -> dict[str, str]:
     planned = [model for model in models if model.plan]
     if planned:
         write_report_of(planned, refused, output)
-    places = {
-        (model.weights or model.name, model.adapter_weights or model.adapter): n for n, model in enumerate(planned)
+    names = [(model.weights or model.name, model.adapter_weights or model.adapter) for model in planned]
+    links = {name: f"report/index.html#model-{n}" for n, name in enumerate(names)}
+    found = {
+        row.id: (row.who.weights or row.who.model, row.who.adapter_weights or row.who.adapter) for row in board.rows
     }
-    rows = {row.id: row.who for section in board.sections for row in section.rows}
-    found = {id: places.get((who.weights or who.model, who.adapter_weights or who.adapter)) for id, who in rows.items()}
-    return {id: f"report/index.html#model-{n}" for id, n in found.items() if n is not None}
+    return {id: links[name] for id, name in found.items() if name in links}
 
 
 def _write_questions(board: Board, folder: Path) -> dict[str, str]:
@@ -176,7 +163,7 @@ def _write_questions(board: Board, folder: Path) -> dict[str, str]:
     from mdlm_leaderboard.samples import write_samples
 
     pages = {}
-    for row in (row for section in board.sections for row in section.rows):
+    for row in board.rows:
         for number, path in enumerate(row.files):
             place = f"questions/{row.id}-{number}"
             with suppress(UnusableFile):
@@ -191,8 +178,7 @@ def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mappin
     from mdlm_lm_eval.results import plot
 
     setting, table = section.setting, board.scores.table
-    table = table[table["experiment"] == BENCHMARKS]
-    table = table[[one == setting for one in table["setting"]]]
+    table = table[(table["experiment"] == BENCHMARKS) & (table["setting"] == setting)]
     parts = (setting.group, "limited" if setting.limit is not None else "", setting.served_by)
     ours = re.sub(r"[^\w.]+", "-", "".join(f"-{part}" for part in parts if part))
     for n, (name, lines) in enumerate(table.groupby("x", sort=False)):
@@ -219,10 +205,18 @@ def points(board: Board) -> pd.DataFrame:
             who |= {name: getattr(row.who, name) for name in _OF_ROW}
             for (experiment, series), curve in row.curves.items():
                 for x, one in curve.items():
-                    value = {"value": one.mean, "low": one.low, "high": one.high, "n_questions": one.n_questions}
+                    value = {
+                        "value": one.mean,
+                        "low": one.band.low,
+                        "high": one.band.high,
+                        "n_questions": one.n_questions,
+                    }
                     place = {"measure": experiment, "series": series, "x": x, "frontier": one.mark, "bound": one.bound}
                     pb = {f"pb{quality}": tokens for quality, tokens in one.parallel_bench.items()}
-                    lines.append(who | setting | place | value | dict(one.costs) | pb | _parts(one))
+                    parts = one.decomposition
+                    shares = {f"share_{name}": share.mean for name, share in parts.shares.items()} if parts else {}
+                    shares |= {"entropy": parts.entropy} if parts else {}
+                    lines.append(who | setting | place | value | dict(one.costs) | pb | shares)
             for column in section.columns:
                 if found := column.of(row, section.pair):
                     value = {"value": found.mean, "low": found.low, "high": found.high}
@@ -235,17 +229,9 @@ def _as_text(cell: object) -> object:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
-def _parts(one: Estimate) -> dict[str, float]:
-    """The shares of first tokens; empty if they were not recorded."""
-    if one.decomposition is None:
-        return {}
-    shares = {f"share_{name}": share.mean for name, share in one.decomposition.shares.items()}
-    return shares | {"entropy": one.decomposition.entropy}
-
-
 def _json(board: Board) -> str:
     """The command of every result file, the files of each row (by its `id` in the CSV), and the files not used."""
-    rows = {row.id: row.files for section in board.sections for row in section.rows}
+    rows = {row.id: row.files for row in board.rows}
     commands = {path: command_of(file) for path, file in board.scores.files.items()}
     content = {"title": board.title, "rows": rows, "commands": commands, "refused": board.scores.refused}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -3,8 +3,7 @@
 Every difference is B - A. There is one verdict, of the test whose interval is shown (`difference`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mdlm_lm_eval.results.deviations import deviations_of
@@ -89,96 +88,50 @@ def _text(
     """The comparison of one metric. `answers` and `shares` are those of each file, by task and metric."""
     measured = [pair for pair in tasks if all(metric in one.metrics for one in pair)]
     by_task = {one.name: (one.metrics[metric], other.metrics[metric]) for one, other in measured}
-    is_accuracy = all(one.is_accuracy(metric) for pair in measured for one in pair)
     n_questions, head = sum(one.n_questions for one, _ in measured), metric.removesuffix(",none")
-    shown = _Shown(is_accuracy=is_accuracy)
+    is_accuracy = all(one.is_accuracy(metric) for pair in measured for one in pair)
+    factor, form = (100, "z.1f") if is_accuracy else (1, ".4g")
+    over_tasks = _over_tasks(by_task, n_questions, is_share=is_accuracy).scaled(factor)
+    known = [[one for name in by_task if (one := own[name, metric]) and one.parts] for own in shares]
+    means = [mean_of_tasks(own) for own in known] if all(len(own) == len(by_task) for own in known) else []
+    is_sampled = means and all(metric in own.get(name, {}) for own in answers for name in by_task)
+    scores = [pair for name in by_task for pair in _paired(name, metric, answers)] if is_sampled else []
     on = f"{next(iter(by_task)) if len(by_task) == 1 else f'{len(by_task)} tasks'} ({head}, {n_questions} questions)"
-    over_tasks = _over_tasks(by_task, n_questions, is_share=is_accuracy)
-    means, scores = _over_questions(by_task, metric, answers, shares)
     noise = _noise(files, by_task, n_questions)
     if scores and all(one == other for one, other in scores):
         sentence = f"{names[1]} equals {names[0]} on {on}: every question has the same score in both."
     else:
-        is_ = f"{names[1]} is {shown.apart(over_tasks.mean)} {names[0]} on {on}"
-        test = _test(measured, means, over_tasks, shown, cluster)
-        others = f"range over {_others(measured)}: {shown.ends(over_tasks)}"
-        beside = [others] if means and over_tasks.low is not None else []
+        apart = f"{abs(over_tasks.mean):{form}}{' points' * is_accuracy} {'above' if over_tasks.mean > 0 else 'below'}"
+        others = "other word rules" if any(one.suite for one, _ in measured) else "other tasks of the kind"
+        ends, test = over_tasks.written(f"+{form}"), ""
+        if means:
+            test = _verdict(measured, difference(*means).scaled(factor), means, form, cluster)
+        elif over_tasks.low is not None:
+            test = f": {ends}, {_SIGNIFICANT[over_tasks.is_significant]} for {others}"
+        beside = [f"range over {others}: {ends}"] if means and over_tasks.low is not None else []
+        is_ = f"{names[1]} is {apart if over_tasks.mean else 'level with'} {names[0]} on {on}"
         sentence = f"{'; '.join([is_ + test, *_flips(names, scores), *beside, *noise])}."
     paths = [f"{letter}: {name} ({file.path})" for letter, name, file in zip("AB", names, files, strict=True)]
     untested = _UNSAMPLED if is_accuracy else _UNTESTED if over_tasks.low is None else ""
     texts = ["\n".join(paths), sentence, "" if means else untested, "" if noise else UNMEASURED]
     rows = [
-        [task, shown.score(one), shown.score(other), shown.difference(other - one)]
+        [task, f"{factor * one:{form}}", f"{factor * other:{form}}", f"{factor * (other - one):+{form}}"]
         for task, (one, other) in by_task.items()
     ]
-    table = markdown_table([head, "A", "B", f"B - A{' (points)' if is_accuracy else ''}"], rows)
+    table = markdown_table([head, "A", "B", f"B - A{' (points)' * is_accuracy}"], rows)
     return "\n\n".join([*filter(None, texts), table])
 
 
-def _over_questions(
-    by_task: Iterable[str],
-    metric: str,
-    answers: Sequence[Answers],
-    shares: Sequence[Mapping[tuple[str, str], Score | None]],
-) -> tuple[list[Score], list[tuple[float, float]]]:
-    """The mean of each file with its clusters, and the scores of each question in both; empty where unknown."""
-    names = [*by_task]
-    clustered = [[one for name in names if (one := own[name, metric]) and one.parts] for own in shares]
-    if any(len(own) < len(names) for own in clustered):
-        return [], []
-    is_sampled = all(metric in own.get(name, {}) for own in answers for name in names)
-    scores = [pair for name in names for pair in _paired(name, metric, answers)] if is_sampled else []
-    return [mean_of_tasks(own) for own in clustered], scores
-
-
-def _others(measured: Tasks) -> str:
-    return "other word rules" if any(one.suite for one, _ in measured) else "other tasks of the kind"
-
-
-def _test(measured: Tasks, means: Sequence[Score], over_tasks: Interval, shown: "_Shown", cluster: str) -> str:
-    """The verdict of the test over questions; without single answers, of that over tasks, "" for one task."""
-    if not means and over_tasks.low is None:
-        return ""
-    if not means:
-        return f": {shown.ends(over_tasks)}, {_SIGNIFICANT[over_tasks.is_significant]} for {_others(measured)}"
-    if fields := {cluster or one.cluster for one, _ in measured} - {""}:
-        return _verdict(means, shown, f"clusters by {' and '.join(sorted(fields))}")
-    return _verdict(means, shown, "sets of questions" if any(one.suite for one, _ in measured) else "questions")
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """How scores of a metric and their differences are written: accuracies in percent, other scores as they are."""
-
-    is_accuracy: bool
-
-    def score(self, score: float) -> str:
-        return f"{100 * score:z.1f}" if self.is_accuracy else f"{score:.4g}"
-
-    def difference(self, value: float) -> str:
-        return f"{'+' if value >= 0 else ''}{self.score(value)}"
-
-    def apart(self, mean: float) -> str:
-        """How far the second run is from the first, such as "2.5 points above"."""
-        unit = " points" if self.is_accuracy else ""
-        return f"{self.score(abs(mean))}{unit} {'above' if mean > 0 else 'below'}" if mean else "level with"
-
-    def ends(self, found: Interval) -> str:
-        """A difference and its interval, such as "-12.5 (-24.6 to -0.4)"."""
-        if found.low is None or found.high is None:
-            return self.difference(found.mean)
-        low, high = self.difference(found.low), self.difference(found.high)
-        return f"{self.difference(found.mean)} ({low} to {high})"
-
-
-def _verdict(means: Sequence[Score], shown: _Shown, of: str) -> str:
-    """The difference of two scores over questions with its test, in words."""
-    found, k = difference(*means), min(one.n_clusters for one in means)
+def _verdict(tasks: Tasks, found: Interval, means: Sequence[Score], form: str, cluster: str) -> str:
+    """The difference of two means over questions with its test, in words."""
+    fields = {cluster or one.cluster for one, _ in tasks} - {""}
+    of = "sets of questions" if any(one.suite for one, _ in tasks) else "questions"
+    of = f"clusters by {' and '.join(sorted(fields))}" if fields else of
     if found.low is None:
         return f"; no test, as there is one of {of}"
-    p = float(comparisons(means)[0, 1])
+    k, p = min(one.n_clusters for one in means), float(comparisons(means)[0, 1])
     chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-    return f": {shown.ends(found)}, {_SIGNIFICANT[found.is_significant]} (t test over {k} {of}, {chance})"
+    return f": {found.written(f'+{form}')}, {_SIGNIFICANT[found.is_significant]} (t test over {k} {of}, {chance})"
 
 
 def _paired(task: str, metric: str, answers: Sequence[Answers]) -> list[tuple[float, float]]:
@@ -204,7 +157,7 @@ def _flips(names: Sequence[str], scores: Sequence[tuple[float, float]]) -> list[
     """How many questions only one run has right, in words, if all scores are right (1) or wrong (0)."""
     if not scores or any(score not in (0, 1) for pair in scores for score in pair):
         return []
-    only_first, only_second = (sum(pair == own for pair in scores) for own in ((1, 0), (0, 1)))
+    only_first, only_second = scores.count((1, 0)), scores.count((0, 1))
     questions = f"{only_second} question{' is' if only_second == 1 else 's are'}"
     return [f"{questions} right with {names[1]} alone, {only_first} with {names[0]} alone"]
 
@@ -235,10 +188,9 @@ def _words(file: ResultFile, result: TaskResult) -> list[str]:
         "model": file.model_kind,
         "prompts cut off": result.truncated_prompts,
     }
-    options = {name: value for name, value in result.options.items() if name != "early_exit"}
+    options = {name: value for name, value in sorted(result.options.items()) if name != "early_exit"}
     words = [str(one) for one in deviations_of(file, result) if one.name not in result.options]
-    return [*_as_words(dict(sorted(options.items()))), *words, *_as_words(given)]
-
-
-def _as_words(found: Mapping[str, object]) -> list[str]:
-    return [f"{name}={value}" for name, value in found.items() if value is not None]
+    in_effect, asked = (
+        [f"{name}={value}" for name, value in found.items() if value is not None] for found in (options, given)
+    )
+    return [*in_effect, *words, *asked]

@@ -2,7 +2,8 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 
 from mdlm_lm_eval.options import OptionError
@@ -12,9 +13,7 @@ CORRELATIONS = (0.0, 0.3, 0.5, 0.7)  # of two runs' answers to a question; two s
 _POWER, _LEVEL = 0.8, 0.05
 
 
-def power_of(
-    n_questions: int, accuracies: Sequence[float], *, correlation: float, repeats: int = 1, cluster: int = 1
-) -> float:
+def power_of(n_questions: int, accuracies: Sequence[float], *, correlation: float, repeats: int, cluster: int) -> float:
     """The chance that `difference`'s t test finds two runs of these expected scores (from 0 to 1) different.
 
     correlation: of any two answers to a question, by one run or by both. So `repeats` answers to each question divide
@@ -34,12 +33,11 @@ def power_of(
     return float(nct.sf(quantile, clusters - 1, shift) + nct.cdf(-quantile, clusters - 1, shift))
 
 
-def questions_for(accuracies: Sequence[float], *, correlation: float, repeats: int = 1, cluster: int = 1) -> int:
-    """The fewest questions, whole clusters, that find the difference in 80% of runs; found by bisection."""
+def questions_for(power: Callable[[int], float], cluster: int) -> int:
+    """The fewest questions, whole clusters, whose power is 80%; found by bisection."""
 
     def is_enough(clusters: int) -> bool:
-        n = clusters * cluster
-        return power_of(n, accuracies, correlation=correlation, repeats=repeats, cluster=cluster) >= _POWER
+        return power(clusters * cluster) >= _POWER
 
     high = next(2**n for n in count(1) if is_enough(2**n))
     return bisect_left(range(high), True, lo=high // 2 + 1, key=is_enough) * cluster
@@ -68,12 +66,9 @@ def power_in_words(
     accuracies = accuracy / 100, other / 100
     rows = []
     for one in CORRELATIONS if correlation is None else (correlation,):
-        needed = questions_for(accuracies, correlation=one, repeats=repeats, cluster=cluster)
-        row = [f"{one:g}", f"{needed:,}"]
-        if questions is not None:
-            found = power_of(questions, accuracies, correlation=one, repeats=repeats, cluster=cluster)
-            row.append(f"{100 * found:.0f}%")
-        rows.append(row)
+        power = partial(power_of, accuracies=accuracies, correlation=one, repeats=repeats, cluster=cluster)
+        found = [] if questions is None else [f"{100 * power(questions):.0f}%"]
+        rows.append([f"{one:g}", f"{questions_for(power, cluster):,}", *found])
     asked = "" if repeats == 1 else f", each asked {repeats} times"
     alike = "" if cluster == 1 else f", if the {cluster} of a cluster count as one"
     shown = [] if questions is None else [f"power of {questions:,}"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mdlm_lm_eval.presets import Published, published, repeated_by, run_of
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.result_file import ResultFile, read_chosen_file
+from mdlm_lm_eval.results.result_file import read_chosen_file
 from mdlm_lm_eval.results.statistics import wilson
 
 MARGIN = 0.03
@@ -22,37 +22,35 @@ def beside_published(path: Path) -> list[str]:
     preset = file.mdlm.get("preset")
     if not preset:
         raise UnusableFile(f"{file.path} is no run of a preset (mdlm-sweep --preset NAME, or preset=NAME)")
-    run = run_of(preset)
-    scores = {preset: run, **repeated_by(preset)}
-    if not any(each.score for each in scores.values()):
+    run, options = run_of(preset), file.top[0].options
+    scores = _scores_of(preset, run)
+    if not scores:
         raise UnusableFile(f"no score is published for {preset}")
-    lines = [f"not as published: {one}" for one in [*file.mdlm.get("preset_mismatches", ()), *_changed(file, run)]]
+    changed = [
+        f"{name}={options[name]}, and the preset's is {value}"
+        for name, value in run.options.items()
+        if name in options and options[name] != value
+    ]
+    lines = [f"not as published: {one}" for one in [*file.mdlm.get("preset_mismatches", ()), *changed]]
     for result in file.top:
         n = sum(task.n_questions for task in file.tasks_of(result))
         for metric in filter(result.is_accuracy, result.metrics):
             for name, other in scores.items():
-                if other.score:
-                    said = (
-                        f"{result.name} ({metric.removesuffix(',none')}) {_verdict(result.metrics[metric], n, other)}"
-                    )
-                    lines.append(f"{said} ({name}, {other.dated})")
+                verdict = _verdict(result.metrics[metric], n, other)
+                on = f"{result.name} ({metric.removesuffix(',none')})"
+                lines.append(f"{on} {verdict} ({name}, {other.dated})")
     return lines
 
 
 def published_in_words(preset: str | None) -> str:
     """The scores that are published for a preset, with their dates; "" for none."""
-    runs = published()
-    scores = {preset: runs[preset], **repeated_by(preset)} if preset in runs else {}
-    return ", ".join(f"{run.score} ({name}, {run.dated})" for name, run in scores.items() if run.score)
+    scores = _scores_of(preset, published()[preset]) if preset in published() else {}
+    return ", ".join(f"{run.score} ({name}, {run.dated})" for name, run in scores.items())
 
 
-def _changed(file: ResultFile, run: Published) -> list[str]:
-    options = file.top[0].options
-    return [
-        f"{name}={options[name]}, and the preset's is {value}"
-        for name, value in run.options.items()
-        if name in options and options[name] != value
-    ]
+def _scores_of(preset: str, run: Published) -> dict[str, Published]:
+    """The published run of a preset, and those that others measured, if they have a score."""
+    return {name: one for name, one in {preset: run, **repeated_by(preset)}.items() if one.score}
 
 
 def _verdict(score: float, n: int, other: Published) -> str:

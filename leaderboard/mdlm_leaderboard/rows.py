@@ -26,7 +26,7 @@ _OF_ESTIMATE = "is_accuracy note machine pairs bound tokens_per_evaluation".spli
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95% interval over questions.
+    """A mean with its 95% interval over questions, `band`, in the unit of the score.
 
     score: the `Score` from which differences are computed. If samples are known, the questions of a set are one
         cluster; seeds are random if it is their median.
@@ -43,9 +43,7 @@ class Estimate:
     parallel_bench: ParallelBench's PB90 and PB95, for the whole of `mdlm_parallel` only.
     """
 
-    mean: float
-    low: float | None
-    high: float | None
+    band: Interval
     n_questions: int
     score: Score | None = None
     over_rules: Score | None = None
@@ -63,10 +61,14 @@ class Estimate:
     parallel_bench: Mapping[int, float | None] = field(default_factory=dict)
 
     @property
+    def mean(self) -> float:
+        """The mean, in the unit of the score."""
+        return self.band.mean
+
+    @property
     def interval(self) -> Interval:
         """The interval, in percent for an accuracy."""
-        few = self.score.seeds if self.score and self.low is None else ()
-        return Interval(self.mean, self.low, self.high, few).scaled(100 if self.is_accuracy else 1)
+        return self.band.scaled(100 if self.is_accuracy else 1)
 
     @property
     def in_words(self) -> str:
@@ -183,22 +185,21 @@ def _estimate(own: pd.DataFrame) -> Estimate:
     score = mean_of_tasks([*own["share"]]) if all(own["share"]) else None
     facts = own.iloc[0].astype(object)
     facts = facts.where(facts.notna(), None)
-    band, costs = score.interval if score else facts, dict(facts[[*COSTS]])
     mean, n, parts = float(own["score"].mean()), int(own["n"].sum()), decomposition_of([*own["result"]])
+    band = replace(score.interval, mean=mean) if score else Interval(mean, facts["low"], facts["high"])
     of_suite = all(result.suite for result in own["result"]) and len(own) == len(task_names())
     over_rules = score_over_rules(dict(zip(own["name"], own["score"], strict=True)), n) if of_suite else None
-    return Estimate(mean, band.low, band.high, n, score, over_rules, parts, costs=costs, **facts[_OF_ESTIMATE])
+    return Estimate(band, n, score, over_rules, parts, costs=dict(facts[[*COSTS]]), **facts[_OF_ESTIMATE])
 
 
 def _median_row(seeds: Sequence[Row], taken: dict[str, int]) -> Row:
     """The median of rows that differ only in their adapter's seed, at the points that all of them have."""
     seeds = sorted(seeds, key=lambda row: row.who.adapter)
     who = _median_of(seeds[0].who, len(seeds))
-    curves: dict[tuple[str, Series], dict[Any, Estimate]] = {}
+    curves = {}
     for key, curve in seeds[0].curves.items():
-        for x in curve:
-            if len(found := [seed.curve(*key)[x] for seed in seeds if x in seed.curve(*key)]) == len(seeds):
-                curves.setdefault(key, {})[x] = _median_estimate(found)
+        if shared := [x for x in curve if all(x in one.curve(*key) for one in seeds)]:
+            curves[key] = {x: _median_estimate([one.curve(*key)[x] for one in seeds]) for x in shared}
     files = tuple(dict.fromkeys(path for row in seeds for path in row.files))
     return Row(_row_id(who, taken), who, curves, files, tuple(seeds), marks=seeds[0].marks, cache=seeds[0].cache)
 
@@ -207,17 +208,14 @@ def _median_estimate(seeds: Sequence[Estimate]) -> Estimate:
     """The median of the estimates of several seeds; costs are means. Without scores it has no interval."""
     scores, parts = [one.score for one in seeds if one.score], [one.decomposition for one in seeds if one.decomposition]
     score = median_of_seeds(scores) if len(scores) == len(seeds) else None
-    costs = {name: _mean([one.costs[name] for one in seeds]) for name in COSTS}
     return replace(
         seeds[0],
-        mean=median(one.mean for one in seeds),
-        low=score.interval.low if score else None,
-        high=score.interval.high if score else None,
+        band=score.interval if score else Interval(median(one.mean for one in seeds)),
         n_questions=sum(one.n_questions for one in seeds),
         score=score,
         over_rules=None,
         decomposition=over_seeds(parts) if len(parts) == len(seeds) else None,
-        costs=costs,
+        costs={name: _mean([one.costs[name] for one in seeds]) for name in COSTS},
         pairs=_mean([one.pairs for one in seeds]),
         tokens_per_evaluation=_mean([one.tokens_per_evaluation for one in seeds]),
     )

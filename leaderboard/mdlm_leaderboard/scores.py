@@ -89,11 +89,9 @@ class Who:
     @property
     def decoding(self) -> tuple[Deviation, ...]:
         """All settings that may distinguish the row from others of its checkpoint."""
-        steps = (
-            [Deviation("steps", self.steps, said="" if self.steps.isdecimal() else self.steps)] if self.steps else []
-        )
-        order = [Deviation("unmasking", self.unmasking)] if self.unmasking else []
-        return (*steps, *order, *self.other)
+        steps = Deviation("steps", self.steps, said="" if self.steps.isdecimal() else self.steps)
+        own = [one for one in (steps, Deviation("unmasking", self.unmasking)) if one.value]
+        return (*own, *self.other)
 
     def __str__(self) -> str:
         return f"{self.model} + {self.adapter}" if self.adapter else self.model
@@ -127,8 +125,7 @@ def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Score
     if table.empty:
         return Scores(table, by_path, tuple(refused))
     table = _with_names(_with_hashes(table))
-    place = ["setting", "who", "experiment", "series", "x"]
-    table["place"] = table.groupby(place, sort=False).ngroup()
+    table["place"] = table.groupby(["setting", "who", "experiment", "series", "x"], sort=False).ngroup()
     disputes: dict[tuple[str, str], str] = {}
     disputed = set()
     for _, same in table[table.duplicated(["place", "task"], keep=False)].groupby(["place", "task"], sort=False):
@@ -138,16 +135,14 @@ def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Score
             disputes.setdefault((one.file, other.file), f"{one.score:g} against {other.score:g} on {one.task}")
     refused += [(one, f"disagrees with {other!r} ({what}); neither is used") for (one, other), what in disputes.items()]
     table = table[~table["place"].isin(disputed)].drop_duplicates(["place", "task"])
-    is_benchmark, n_tasks = table["experiment"] == BENCHMARKS, table.groupby("place")["task"].transform("size")
-    partial = ~is_benchmark & (n_tasks != len(task_names()))
     # Tasks of the suite in cells with fewer than 16 tasks are shown like any other benchmark.
-    shown = {*zip(table.loc[partial, "file"], table.loc[partial, "name"], strict=True)}
-    unshown = shown - {*zip(table.loc[is_benchmark, "file"], table.loc[is_benchmark, "name"], strict=True)}
-    refused += [
-        (path, "asks its few-shot tasks in different settings") for path in sorted({path for path, _ in unshown})
-    ]
-    is_shown = [not one.result.suite or (one.file, one.name) in shown for one in table[is_benchmark].itertuples(False)]
-    return Scores(pd.concat([table[~is_benchmark & ~partial], table[is_benchmark][is_shown]]), by_path, tuple(refused))
+    is_benchmark, n_tasks = table["experiment"] == BENCHMARKS, table.groupby("place")["task"].transform("size")
+    is_partial = ~is_benchmark & (n_tasks != len(task_names()))
+    tasks = pd.MultiIndex.from_frame(table[["file", "name"]])
+    unshown = tasks[is_partial].difference(tasks[is_benchmark]).unique("file")
+    refused += [(path, "asks its few-shot tasks in different settings") for path in unshown]
+    is_shown = is_benchmark & (table["result"].map(lambda one: one.suite is None) | tasks.isin(tasks[is_partial]))
+    return Scores(pd.concat([table[~is_benchmark & ~is_partial], table[is_shown]]), by_path, tuple(refused))
 
 
 def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[dict[str, Any]]:
@@ -215,26 +210,28 @@ def who_of(file: ResultFile) -> Who:
     )
 
 
-def _line(row: Mapping[str, Any], check: Mapping[str, Any] | None, **place: Any) -> dict[str, Any]:
+def _line(file: ResultFile, row: Mapping[str, Any], result: TaskResult, **place: Any) -> dict[str, Any]:
     """A line of the table of scores: some facts of `row`, which is a row of `rows_of`, and the score's place."""
-    facts = {name: row[name] for name in (*_FROM_FRAME, *COSTS)} | {"row": row, "check": check}
-    return facts | dict.fromkeys(("note", "bound", "tokens_per_evaluation")) | place
+    facts = {name: row[name] for name in (*_FROM_FRAME, *COSTS)} | {"row": row, "check": file.mdlm.get("check")}
+    more = {"name": result.name, "result": result, "note": None, "bound": None, "tokens_per_evaluation": None}
+    return facts | more | place
 
 
 def _suite_lines(file: ResultFile, row: Mapping[str, Any], task: SuiteTask) -> Iterable[dict[str, Any]]:
     result = file.tasks[row["task"]]
     if not file.mdlm and not task.is_open_ended:
         raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind}")
-    given: dict[str, Any] = {
-        name: type(default)(result.metadata.get(name, default)) for name, default in DEFAULT_SETTINGS.items()
+    facts: dict[str, Any] = {
+        name: getattr(file, name) for name in ("suite_hash", "served_by", "limit", "chat_template")
     }
+    for name, default in DEFAULT_SETTINGS.items():
+        facts[name] = type(default)(result.metadata.get(name, default))
+    setting, who = Setting(task.asks, result.version, **facts), _suite_who(file, result, task)
     ratio, (low, high) = result.options.get("mask_ratio"), result.effective.get("asked_masks", (NO_MASKS, NO_MASKS))
     masks, fillers = low if low == high and ratio is None else None, result.options.get("n_fillers") or 0
-    facts: dict[str, Any] = {name: getattr(file, name) for name in ("served_by", "limit", "chat_template")}
-    setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
-    of_task = {"name": result.name, "task": task.task, "result": result, "who": _suite_who(file, result, task)}
     for name, (series, x) in places_of(task, masks, ratio, fillers).items():
-        yield _line(row, file.mdlm.get("check"), **of_task, experiment=name, setting=setting, series=series, x=x)
+        place = {"setting": setting, "who": who, "experiment": name, "series": series, "x": x}
+        yield _line(file, row, result, task=task.task, **place)
 
 
 def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
@@ -288,26 +285,24 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
         prompts.append(f"fewshot_seed={file.config['fewshot_seed']}")
     if file.chat_template and result.shots and not file.fewshot_as_multiturn:
         prompts.append("examples in one turn")
-    metric, cut = row["metric"].removesuffix(",none"), result.truncated_prompts
+    metric = row["metric"].removesuffix(",none")
     short = result.name.removeprefix(f"{group}_").removeprefix("mdlm_") if group else result.name
-    unfinished = result.endings.get("unfinished_thinking", 0)
     at_once = result.endings.get("at_once", 0) if result.has_several_tokens else 0
-    counts = {"prompts cut off": cut, "unfinished": unfinished, "end at once": at_once}
+    counts = {
+        "prompts cut off": result.truncated_prompts,
+        "unfinished": result.endings.get("unfinished_thinking", 0),
+        "end at once": at_once,
+    }
+    is_longer = result.longer_continuations > 0
     yield _line(
+        file,
         row,
-        file.mdlm.get("check"),
+        result,
         experiment=BENCHMARKS,
         series="",
         x=f"{short} v{result.version} ({metric}, {', '.join(prompts)})",
-        setting=Setting(
-            served_by=file.served_by,
-            limit=file.limit,
-            group=group,
-            at_own_lengths=result.longer_continuations > 0,
-        ),
+        setting=Setting(served_by=file.served_by, limit=file.limit, group=group, at_own_lengths=is_longer),
         who=replace(who_of(file), other=tuple(deviations_of(file, result))),
-        name=result.name,
-        result=result,
         note=", ".join(f"{n} {words}" for words, n in counts.items() if n),
         bound=_bound(result),
         tokens_per_evaluation=_per_evaluation(file) if result.name == PARALLEL else None,

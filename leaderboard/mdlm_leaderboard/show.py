@@ -29,20 +29,21 @@ def show(path: Path) -> list[str]:
     """
     file = read_chosen_file(path)
     answers = scores_by_question(file)
-    whole = pair_accuracies(answers)
-    pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in whole.items()]
-    sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
+    sets = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in pair_accuracies(answers).items()]
+    audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
     lines = {
         "score": _scores(file, pd.DataFrame(rows_of(file, answers))),
         "answers": "; ".join([*said_of(file), *_endings(file)]),
-        "sets": sets,
+        "sets": f"right in all three askings: {', '.join(sets)}" if sets else "",
+        "settings": _settings(file),
+        "speed": _speed(file),
+        "cache": kept_in_words(file.mdlm.get("kept_answers", 0)),
+        "preset": "; ".join(file.mdlm.get("preset_mismatches", ())),
+        "unparsed": _unparsed(file),
+        "audit": audit_in_words(audits, how),
+        "check": check_in_words(file.mdlm.get("check")),
+        "file": file.path,
     }
-    lines |= {"settings": _settings(file), "speed": _speed(file)}
-    lines |= {"cache": kept_in_words(file.mdlm.get("kept_answers", 0))}
-    lines |= {"preset": "; ".join(file.mdlm.get("preset_mismatches", ())), "unparsed": _unparsed(file)}
-    audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
-    lines |= {"audit": audit_in_words(audits, how), "check": check_in_words(file.mdlm.get("check"))}
-    lines |= {"file": file.path}
     return [f"{name:<9} {line}" for name, line in lines.items() if line]
 
 

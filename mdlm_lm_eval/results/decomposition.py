@@ -45,11 +45,8 @@ class Decomposition:
     @property
     def in_words(self) -> str:
         """The shares, such as "4.7% as decoded, 68.1% among letters, 95.2% EOS"; ends and other tokens if any occur."""
-        words = []
-        for name, said in WORDS.items():
-            percent = 100 * self.shares[name].mean if name in self.shares else 0.0
-            if percent or (name in _OF_ANSWER and name in self.shares):
-                words.append(f"{percent:.1f}% {said}")
+        known = {name: self.shares[name].mean for name in WORDS if name in self.shares}
+        words = [f"{100 * one:.1f}% {WORDS[name]}" for name, one in known.items() if one or name in _OF_ANSWER]
         return ", ".join([*words, f"entropy {self.entropy:.2f}"])
 
 

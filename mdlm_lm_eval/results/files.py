@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
@@ -99,3 +100,18 @@ def whole_folder(path: Path) -> Iterator[Path]:
     finally:
         for left in (scratch, old):
             shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def replaced_content(path: Path, *folders: str) -> Iterator[Path]:
+    """Gives an empty folder, whose content moves into `path` if the block ends without an error.
+
+    `folders` of `path` are removed before; what else is there stays.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    with naming(path), TemporaryDirectory(prefix=".", dir=path.absolute().parent) as made:
+        yield Path(made)
+        for name in folders:
+            shutil.rmtree(path / name, ignore_errors=True)
+        for one in Path(made).iterdir():
+            one.replace(path / one.name)

@@ -19,6 +19,7 @@ from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result
 from mdlm_lm_eval.results.samples import ScoredQuestion, pair_accuracies, scores_by_question
 from mdlm_lm_eval.results.statistics import Score, mean_of_tasks, score_of_sets, score_of_tasks
 from mdlm_lm_eval.results.suite import SUITE_METRIC
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 # The costs of answers, and their heads in tables. Positions are those that went through the layers, per token of the
 # answer: unlike passes they credit caches, and unlike seconds they are the same on every machine.
@@ -31,36 +32,11 @@ COSTS = {
 }
 ONE_BLOCK = "one block, as any longer"  # marks results whose blocks hold all masks: longer blocks decode alike
 # Columns that must be equal for two scores to share a table, as on the board; those of few-shot tasks may be missing.
-TABLE = (
-    "limit",
-    "served_by",
-    "version",
-    "suite_hash",
-    "shots",
-    "fewshot_relevant",
-    "fewshot_distractors",
-    "fewshot_seed",
-    "fewshot_template",
-    "fewshot_labels",
-)
+TABLE = ("limit", "served_by", "version", "suite_hash", "shots", *DEFAULT_SETTINGS)
 # Columns that identify a checkpoint with its adapter.
 CHECKPOINT = ("model", "weights", "adapter", "adapter_weights")
 # Columns of a table that a person reads.
-SHORT = (
-    "model",
-    "adapter",
-    "task",
-    "is_group",
-    "metric",
-    "n",
-    "score",
-    "low",
-    "high",
-    "masks",
-    "setting",
-    "limit",
-    "file",
-)
+SHORT = "model adapter task is_group metric n score low high masks setting limit file".split()  # noqa: SIM905
 _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
 
 
@@ -89,7 +65,7 @@ def load(folder: str | Path, columns: Literal["short", "all"] = "short") -> pd.D
         what = "holds no usable result file (*.json of lm-eval)" if Path(folder).exists() else missing(Path(folder))
         raise OptionError(f"{folder} {what}")
     frame = frame_of(files)
-    return frame[[*SHORT]] if columns == "short" else frame
+    return frame[SHORT] if columns == "short" else frame
 
 
 def read_folder(folder: Path, *, leave_out: Path | None = None) -> tuple[list[ResultFile], dict[str, str]]:
@@ -190,16 +166,17 @@ def _machine(file: ResultFile) -> str:
 
 def _costs(cost: Mapping[str, float]) -> dict[str, float | None]:
     """The costs by their names in `COSTS`; None for those that are not recorded."""
-    tokens, passes, seconds = (cost.get(name, 0) for name in ("answer_tokens", "forward_passes", "seconds"))
-    positions, requests, memory = (cost.get(name, 0) for name in ("layer_tokens", "requests", "peak_memory_bytes"))
-    found = (
-        tokens / passes if passes else 0,
-        tokens / seconds if seconds else 0,
-        positions / tokens if tokens else 0,
-        seconds / requests if requests else 0,
-        memory / 2**30,
-    )
-    return {name: value or None for name, value in zip(COSTS, found, strict=True)}
+
+    def ratio(amount: str, per: str) -> float | None:
+        return cost[amount] / cost[per] if cost.get(amount) and cost.get(per) else None
+
+    return {
+        "tokens_per_pass": ratio("answer_tokens", "forward_passes"),
+        "tokens_per_second": ratio("answer_tokens", "seconds"),
+        "positions_per_token": ratio("layer_tokens", "answer_tokens"),
+        "seconds": ratio("seconds", "requests"),
+        "memory_gib": cost.get("peak_memory_bytes", 0) / 2**30 or None,
+    }
 
 
 def shown_costs(rows: pd.DataFrame) -> list[str]:

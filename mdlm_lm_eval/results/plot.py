@@ -65,11 +65,8 @@ def masks(results: pd.DataFrame | str | Path) -> Figure | None:
         warnings.warn(f"results of the same line and number of masks disagree and are left out: {files}", stacklevel=2)
     found = found[~differ].drop_duplicates(place)
     counts = found.groupby(place[:-1], dropna=False)["masks"].transform("nunique")
-    figure = _panels(found[counts > 1], _draw_masks, "number of masks")
-    if figure is None:
-        reason = "nothing to draw: no two results of a setting differ in their number of masks"
-        warnings.warn(reason, NothingToDrawWarning, stacklevel=2)
-    return figure
+    what = "results of a setting differ in their number of masks"
+    return _panels(found[counts > 1], _draw_masks, "number of masks", what)
 
 
 def _framed(results: pd.DataFrame | str | Path) -> pd.DataFrame:
@@ -91,8 +88,8 @@ def _by_table(found: pd.DataFrame) -> pd.DataFrame:
             ", ".join("all questions" if key == "limit" and pd.isna(value) else f"{key}={value}" for key, value in way)
             for way in (list(zip(several, values, strict=True)) for values in rows[several].to_numpy())
         ]
-        panels[rows.index] = [f"{name}, {one}" if one else name for one in words]
         if several:
+            panels[rows.index] = [f"{name}, {one}" for one in words]
             shown = "; ".join(dict.fromkeys(words))
             warnings.warn(f"{name} has results that do not compare, a panel for each: {shown}", stacklevel=3)
     return found.assign(panel=panels)
@@ -111,16 +108,13 @@ def frontier(
     found = _by_table(benchmarks(_framed(results)))
     costs = found[[*COSTS]].astype(object).where(found[[*COSTS]].notna(), None).to_dict("records")
     cost = cost or measure_of_speed(costs, is_one_machine=found["machine"].nunique() == 1)
-    if cost:
-        known = found.dropna(subset=[cost])
-        speeds = known.groupby("panel")[cost].transform("nunique")
-        draw = partial(_draw_frontier, cost=cost, colours=colours or {})
-        faster = "" if SPEEDS.get(cost, True) else ", fewer is faster"
-        if figure := _panels(known[speeds > 1], draw, COSTS[cost] + faster):
-            return figure
-    reason = f"nothing to draw: no two settings differ in {COSTS[cost] if cost else 'speed'}"
-    warnings.warn(reason, NothingToDrawWarning, stacklevel=2)
-    return None
+    if not cost:
+        return _panels(found[:0], _draw_masks, "", "settings differ in speed")
+    known = found.dropna(subset=[cost])
+    speeds = known.groupby("panel")[cost].transform("nunique")
+    draw = partial(_draw_frontier, cost=cost, colours=colours or {})
+    faster = "" if SPEEDS.get(cost, True) else ", fewer is faster"
+    return _panels(known[speeds > 1], draw, COSTS[cost] + faster, f"settings differ in {COSTS[cost]}")
 
 
 def _labels(frame: pd.DataFrame, column: str) -> list[str]:
@@ -138,9 +132,10 @@ def _labels(frame: pd.DataFrame, column: str) -> list[str]:
 
 
 @figure_style()
-def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], label: str) -> Figure | None:
+def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], label: str, needed: str) -> Figure | None:
     every = list(found.groupby("panel", sort=False))
     if not every:
+        warnings.warn(f"nothing to draw: no two {needed}", NothingToDrawWarning, stacklevel=4)
         return None
     groups = every[:_MOST_PANELS]
     if len(every) > len(groups):
@@ -178,53 +173,58 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
 
     If there are more than `_MOST_NUMBERED` points, only those on or near a frontier get a number.
     """
-    rows = rows.sort_values("score", ascending=False, kind="stable")
-    exact = ~rows["is_guest"]
-    if "cache" in rows:
-        exact &= ~rows["cache"].isin(APPROXIMATE_CACHES)
-    named = rows["adapter"].fillna(rows["model"])
-    colours = {**colours_of(named), **colours}
-    frontiers = rows.groupby([*(rows[name] for name in CHECKPOINT), exact], dropna=False, sort=False)
-    settings = [
-        Contender(speed_of(row[cost], cost), row["score"], row["share"], frontier, slack_of(cost))
-        for (_, row), frontier in zip(rows.iterrows(), frontiers.ngroup(), strict=True)
-    ]
-    found = pd.Series(marks(settings), index=rows.index)
-    for (*_, is_exact), own in frontiers:
-        line, style = own[found[own.index].isin(["on", "hollow"])].sort_values(cost), "-" if is_exact else "--"
-        colour = colours[named[own.index[0]]]
-        axes.plot(line[cost], line["score"], color=colour, linestyle=style, linewidth=0.9, zorder=1)
-    handles, places, labels = [], {}, _labels(rows, "settings")
-    kinds = exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*")
-    for n, (index, row) in enumerate(rows.iterrows(), start=1):
-        mark = found[index]
-        colour = colours[named[index]] if mark else _BESIDE
-        look: dict[str, Any] = {"color": colour, "marker": kinds[index], "linestyle": ""}
-        look["markerfacecolor"] = colour if mark == "on" else PAPER
+    rows = _with_marks(rows.sort_values("score", ascending=False, kind="stable"), cost, colours)
+    for (_, is_exact), own in rows.groupby(["frontier", "is_exact"]):
+        line = own[own["mark"].isin(["on", "hollow"])].sort_values(cost)
+        style = "-" if is_exact else "--"
+        axes.plot(line[cost], line["score"], color=own["colour"].iloc[0], linestyle=style, linewidth=0.9, zorder=1)
+    handles, places = [], {}
+    for n, (_, row) in enumerate(rows.iterrows(), start=1):
+        colour = row["colour"] if row["mark"] else _BESIDE
+        look: dict[str, Any] = {"color": colour, "marker": row["marker"], "linestyle": ""}
+        look["markerfacecolor"] = colour if row["mark"] == "on" else PAPER
         look |= {"markersize": 6} if row["is_guest"] else {}
         half = None if pd.isna(row["high"]) else [[row["score"] - row["low"]], [row["high"] - row["score"]]]
         axes.errorbar(row[cost], row["score"], yerr=half, elinewidth=0.5, **look)
-        if mark or len(rows) <= _MOST_NUMBERED:
+        if row["mark"] or len(rows) <= _MOST_NUMBERED:
             places[n] = row[cost], row["score"]
-            handles.append(Line2D([], [], label=fill(f"{n}  {labels[n - 1]}", _LABEL), **look))
+            handles.append(Line2D([], [], label=fill(f"{n}  {row['label']}", _LABEL), **look))
     if rows[cost].max() > _LOG_FROM * rows[cost].min():
         log_axis(axes)
     if not SPEEDS.get(cost, True):
         axes.invert_xaxis()
     _number(axes, places)
-    keys = zip(_KEY, (kinds, found.replace("near", "hollow")), strict=True)
-    told = ["; ".join(words for one, words in key.items() if one in {*own}) for key, own in keys]
-    title = "\n".join(filter(None, told))
+    found = {*rows["marker"]}, {*rows["mark"].replace("near", "hollow")}
+    told = ["; ".join(words for one, words in key.items() if one in own) for key, own in zip(_KEY, found, strict=True)]
     columns = 2 if len(handles) > 4 and max(len(str(one.get_label())) for one in handles) <= _HALF else 1
     axes.legend(
         handles=handles,
-        title=title,
+        title="\n".join(filter(None, told)),
         alignment="left",
         loc="upper left",
         bbox_to_anchor=(-0.14, -0.18),
         ncols=columns,
         handlelength=1,
         columnspacing=1,
+    )
+
+
+def _with_marks(rows: pd.DataFrame, cost: str, colours: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of a panel with their number of a frontier, mark, marker, label and colour."""
+    is_exact = ~rows["is_guest"] & ~rows.reindex(columns=["cache"])["cache"].isin(APPROXIMATE_CACHES)
+    named = rows["adapter"].fillna(rows["model"])
+    frontiers = rows.groupby([*(rows[name] for name in CHECKPOINT), is_exact], dropna=False, sort=False).ngroup()
+    settings = [
+        Contender(speed_of(row[cost], cost), row["score"], row["share"], frontier, slack_of(cost))
+        for (_, row), frontier in zip(rows.iterrows(), frontiers, strict=True)
+    ]
+    return rows.assign(
+        frontier=frontiers,
+        is_exact=is_exact,
+        mark=marks(settings),
+        marker=is_exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*"),
+        label=_labels(rows, "settings"),
+        colour=named.map(colours_of(named) | {**colours}),
     )
 
 

@@ -4,7 +4,6 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -176,25 +175,23 @@ class ResultFile:
     @property
     def served_by(self) -> str:
         """The engine and its version, such as "sglang 0.5.23"; "" if this package decoded."""
-        version = self.server.get("version")
-        known = f", version {UNKNOWN}" if version == UNKNOWN else f" {version}"
-        known += " by its own chat template" if "chat_template" in self.server else ""
-        return f"{self.server['engine']}{known}" if version else ""
+        if not self.server:
+            return ""
+        version = f", version {UNKNOWN}" if self.server["version"] == UNKNOWN else f" {self.server['version']}"
+        template = " by its own chat template" if "chat_template" in self.server else ""
+        return f"{self.server['engine']}{version}{template}"
 
 
 def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:
     """All `*.json` files under `folder`, sorted, except hidden ones, plans, analyses and those under `leave_out`."""
     found = [path for path in folder.rglob("*.json") if "/." not in f"/{path.relative_to(folder).as_posix()}"]
-    found = [path for path in found if path.name not in OTHER_FILES]
-    return sorted(path for path in found if not (leave_out and Path(os.path.realpath(path)).is_relative_to(leave_out)))
+    left_out = [path for path in found if leave_out and Path(os.path.realpath(path)).is_relative_to(leave_out)]
+    return sorted(path for path in found if path.name not in OTHER_FILES and path not in left_out)
 
 
 def missing(path: Path) -> str:
     """What an error says of a path that does not exist; it asks for a name beside it that is spelt alike."""
-    beside: list[str] = []
-    with suppress(OSError):
-        beside = [one.name for one in path.parent.iterdir()]
-    hint = did_you_mean(path.name, beside)
+    hint = did_you_mean(path.name, [one.name for one in path.parent.glob("*")])
     return f"does not exist; {printable(hint)}" if hint else "does not exist"
 
 
@@ -232,15 +229,13 @@ def read_result_file(path: Path, name: str | None = None) -> ResultFile:
 
 def _by_plain_names(content: Mapping[str, Any]) -> dict[str, Any]:
     """The parts by task under the tasks' own names: lm-eval 0.5 calls the task of a group `group::task`."""
-    found = {
-        part: {_plain(name): value for name, value in content[part].items()} for part in _BY_TASK if part in content
-    }
-    members = content.get("group_subtasks", {})
-    return found | {"group_subtasks": {_plain(group): [*map(_plain, names)] for group, names in members.items()}}
 
+    def plain(name: str) -> str:
+        return name.rpartition("::")[2]
 
-def _plain(name: str) -> str:
-    return name.rpartition("::")[2]
+    found = {part: {plain(name): one for name, one in content[part].items()} for part in _BY_TASK if part in content}
+    members = content.get("group_subtasks", {}).items()
+    return found | {"group_subtasks": {plain(group): [*map(plain, names)] for group, names in members}}
 
 
 def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -260,7 +255,9 @@ def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
     if not any(task.metrics for task in tasks.values()):
         raise UnusableFile("has no score")
     limit, date = config.get("limit"), content.get("date")
-    model, adapter = _model_and_adapter(mdlm, arguments, config["model"])
+    names = [arguments.get(key) for key in ("pretrained", "model", "path")]
+    model = mdlm["pretrained"] or BUILT_IN if mdlm else next(filter(None, names), config["model"])
+    adapter = mdlm["adapter"] if mdlm else arguments.get("peft")
     return ResultFile(
         path=name,
         place=place,
@@ -285,14 +282,6 @@ def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
     )
 
 
-def _model_and_adapter(mdlm: Mapping[str, Any], arguments: Mapping[str, Any], kind: str) -> tuple[str, str | None]:
-    """As our models record them; for others, as their arguments name them, or else the kind of model."""
-    if mdlm:
-        return mdlm["pretrained"] or BUILT_IN, mdlm["adapter"]
-    given = next((arguments[key] for key in ("pretrained", "model", "path") if arguments.get(key)), kind)
-    return given, arguments.get("peft")
-
-
 def _arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """The arguments as a dictionary: a call from Python may have given lm-eval `name=value,name=value`."""
     if isinstance(given, str):
@@ -307,7 +296,6 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
     if mdlm and not settings:
         raise UnusableFile(f"states no settings of {name!r}")
     options = old_files.renamed_options(settings[0]) if settings else {}
-    requests = {"requests": recorded["requests"]} if "requests" in recorded else {}
     metrics = _metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {}))
     score = metrics["metrics"].get(SUITE_METRIC, 0)
     if suite_task(name) and not 0 <= score <= 1:
@@ -323,7 +311,7 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
         options=options,
         effective={key: (recorded[key][0], recorded[key][1]) for key in Ranges.__annotations__ if key in recorded},
         cache=recorded.get("cache", options.get("cache")),
-        cost={**recorded.get("cost", {}), **requests},
+        cost={"requests": recorded.get("requests", 0), **recorded.get("cost", {})},
         audit=recorded.get("audit") or {},
         truncated_prompts=recorded.get("truncated_prompts", 0),
         longer_continuations=recorded.get("longer_continuations", 0),

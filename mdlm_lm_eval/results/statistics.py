@@ -9,6 +9,7 @@ models, models are random, and the questions are fixed (`over_models`).
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -64,16 +65,13 @@ class Interval:
     @property
     def in_words(self) -> str:
         """The mean and the ends, such as "84.4 (82.5 to 86.1)"; with two decimals if ends are equal with one."""
-        if self.low is None or self.high is None:
-            values = f" (median of {', '.join(f'{one:z.1f}' for one in self.values)})" if self.values else ""
-            return f"{self.mean:z.1f}{values}"
-        digits = 1 if f"{self.low:z.1f}" != f"{self.high:z.1f}" else 2
-        return f"{self.mean:z.{digits}f} ({self.low:z.{digits}f} to {self.high:z.{digits}f})"
+        has_equal_ends = self.low is not None and f"{self.low:z.1f}" == f"{self.high:z.1f}"
+        return self.written("z.2f" if has_equal_ends else "z.1f")
 
     @property
     def with_significance(self) -> str:
         """A difference in words; one that is not significant is called so, with its limits, which are not 0.0."""
-        if self.low is None or self.high is None or self.is_significant:
+        if self.low is None or self.is_significant:
             return self.in_words
         digits = 2 if "0.0" in (f"{self.low:z.1f}", f"{self.high:z.1f}") else 1
         limits = f"between {self.low:+z.{digits}f} and {self.high:+z.{digits}f}"
@@ -82,9 +80,13 @@ class Interval:
     @property
     def signed(self) -> str:
         """A difference with its sign, such as "-7.3 (-13.0 to -1.6)"."""
-        values = f" (median of {', '.join(f'{one:+z.1f}' for one in self.values)})" if self.values else ""
-        ends = values if self.low is None or self.high is None else f" ({self.low:+z.1f} to {self.high:+z.1f})"
-        return f"{self.mean:+z.1f}{ends}"
+        return self.written("+z.1f")
+
+    def written(self, form: str) -> str:
+        """The mean and the ends, each in a number format such as "+.1f"; the values if there are no ends."""
+        ends = f" ({self.low:{form}} to {self.high:{form}})" if self.low is not None else ""
+        values = f" (median of {', '.join(f'{one:{form}}' for one in self.values)})" if self.values else ""
+        return f"{self.mean:{form}}{ends or values}"
 
     def scaled(self, factor: float) -> "Interval":
         """The same interval in other units, such as percentage points."""
@@ -182,10 +184,10 @@ def mean_of_tasks(scores: Sequence[Score]) -> Score:
         return scores[0]
     if not all(one.parts for one in scores):
         return score_of_tasks([one.mean for one in scores], [one.n_clusters for one in scores])
-    parts: dict[Hashable, float] = {}
+    parts: dict[Hashable, float] = defaultdict(float)
     for one in scores:
         for name, part in zip(one.clusters, one.parts, strict=True):
-            parts[name] = parts.get(name, 0.0) + part / len(scores)
+            parts[name] += part / len(scores)
     return _clustered(fmean(one.mean for one in scores), parts, sum(one.n for one in scores))
 
 
@@ -322,20 +324,17 @@ def comparisons(scores: Sequence[Score]) -> np.ndarray:
     """
     from scipy.special import stdtr
 
+    facts = [(one.mean, one.within, one.n, one.n_clusters) for one in scores]
+    means, within, n, k = np.array(facts, dtype=float).T
     first = next((one for one in scores if one.parts), scores[0])
-    paired = [one.parts if one.clusters == first.clusters else (0.0,) * len(first.parts) for one in scores]
-    parts, k = np.array(paired), np.array([one.n_clusters for one in scores])
-    n = np.array([one.n for one in scores], dtype=float)
-    k_of_both = np.minimum(k[:, None], k[None])
-    shared = parts @ parts.T * first.n_clusters / max(first.n_clusters - 1, 1)
     is_paired = np.array([bool(one.parts) and one.clusters == first.clusters for one in scores])
-    of_pairs = shared.diagonal()[:, None] + shared.diagonal()[None] - 2 * shared
-    within = np.array([one.within for one in scores])
-    variances = np.where(is_paired[:, None] & is_paired[None], of_pairs, within[:, None] + within[None])
-    variances += np.minimum(n[:, None], n[None]) ** -2
-    degrees = np.maximum(k_of_both - 1.0, 1.0)
-    means = np.array([one.mean for one in scores])
-    found = np.asarray(2 * stdtr(degrees, -np.abs(means[:, None] - means[None]) / np.sqrt(variances)))
+    parts = np.array([one.parts if one.clusters == first.clusters else (0.0,) * len(first.parts) for one in scores])
+    shared = parts @ parts.T * first.n_clusters / max(first.n_clusters - 1, 1)
+    of_pairs = np.add.outer(shared.diagonal(), shared.diagonal()) - 2 * shared
+    variances = np.where(np.outer(is_paired, is_paired), of_pairs, np.add.outer(within, within))
+    variances += np.minimum.outer(n, n) ** -2
+    degrees = np.maximum(np.minimum.outer(k, k) - 1, 1)
+    found = np.asarray(2 * stdtr(degrees, -np.abs(np.subtract.outer(means, means)) / np.sqrt(variances)))
     for row, one in ((row, one) for row, one in enumerate(scores) if one.seeds):
         for column, other in enumerate(scores):
             changes = _changes(one, other)
@@ -390,15 +389,12 @@ def over_models(changes: Sequence[float]) -> OverModels:
     the share that collapses have (`benchmarks/interval_coverage.py`).
     """
     n, n_collapsed = len(changes), sum(change < -COLLAPSE for change in changes)
-    share = 100 * n_collapsed / n
-    collapsed = Interval(share)
+    collapsed = Interval(n_collapsed / n)
     if n >= LEAST_MODELS:
-        from scipy.special import betaincinv
+        from scipy.stats import binomtest  # takes long to import
 
-        low = betaincinv(n_collapsed, n - n_collapsed + 1, 1 - _QUANTILE) if n_collapsed else 0.0
-        high = betaincinv(n_collapsed + 1, n - n_collapsed, _QUANTILE) if n_collapsed < n else 1.0
-        collapsed = Interval(share, 100 * float(low), 100 * float(high))
-    return OverModels(tuple(changes), median_of(changes), sign_test(changes), n_collapsed, collapsed)
+        collapsed = Interval(n_collapsed / n, *binomtest(n_collapsed, n).proportion_ci(method="exact"))
+    return OverModels(tuple(changes), median_of(changes), sign_test(changes), n_collapsed, collapsed.scaled(100))
 
 
 def median_of(values: Sequence[float]) -> Interval:

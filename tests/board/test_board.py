@@ -72,7 +72,7 @@ def test_all_experiments_of_one_model_are_one_row(tmp_path: Path) -> None:
     assert (estimate.mean, estimate.n_questions) == (pytest.approx(0.6), 16000)
     # Rules are fixed: six of eight at 0.6, one 0.1 above and one below, of 2000 questions each.
     error = ((6 * 0.6 * 0.4 + 0.7 * 0.3 + 0.5 * 0.5) / 2000) ** 0.5 / 8
-    assert estimate.high - estimate.mean == pytest.approx(1.96 * error, rel=0.01)  # type: ignore[operator]
+    assert estimate.band.high - estimate.mean == pytest.approx(1.96 * error, rel=0.01)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("changes", "words"), data("cases.json")["rows of their own"])

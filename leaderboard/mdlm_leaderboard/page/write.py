@@ -27,7 +27,6 @@ from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.statistics import Score, against
 
 _MOST_BASELINES = 40  # the most rows of a table that has differences to each of its rows
-_SERVER_FACTS = {"said": "settings the server says", "stated": "settings stated", "unknown": "settings unknown"}
 _FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_audit", "batch_size", "torch")
 
 
@@ -45,7 +44,6 @@ def write_page(
     the report by row. Style and script are in the page, and its content security policy allows only their hashes: text
     from a result file that looks like a script does not run.
     """
-    rows = [row for section in board.sections for row in section.rows]
     chosen = [row.id for section in board.sections if (row := section.baseline(baseline))]
 
     def parameters_of(row: Row) -> int | None:
@@ -67,7 +65,7 @@ def write_page(
         share_at=lambda n, name: lambda row: first_token_share(row, n, name),
         of_benchmark=lambda name: lambda row: _score(row.benchmarks.get(name)),
         chosen=chosen,
-        choices={name: sorted({getattr(row.who, name) for row in rows}) for name in ("family", "source")},
+        choices={name: sorted({getattr(row.who, name) for row in board.rows}) for name in ("family", "source")},
         dates=sorted(file.date for file in board.scores.files.values() if file.date),
         change=change,
         runs_of=lambda row: _runs_of([board.scores.files[path] for path in row.files]),
@@ -84,11 +82,10 @@ def markdown(board: Board, findings: Iterable[str] = (), baseline: str = "") -> 
 
 def _words(board: Board) -> dict[str, Any]:
     """The variables that the templates of page and Markdown share."""
-    sources = {row.who.source for section in board.sections for row in section.rows}
     return {
         "main": board.main,
         "benchmarked": next((section for section in board.sections if not section.is_suite), None),
-        "has_sources": len(sources) > 1,
+        "has_sources": len({row.who.source for row in board.rows}) > 1,
         "cost_heads": COSTS,
         "experiments": BY_NAME,
         "cost_cells": {id: cells for section in board.sections for id, cells in _cost_cells(section).items()},
@@ -168,27 +165,25 @@ def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
     commands: dict[str, list[ResultFile]] = {}
     for file in found:
         commands.setdefault(command_of(file), []).append(file)
-    settings = [
-        {name: file.mdlm.get(name) for name in _FACTS}
-        | {words: _listed(file.server[name]) for name, words in _SERVER_FACTS.items() if file.server}
-        | {"published": published_in_words(file.mdlm.get("preset"))}
-        | {"rounding": _rounding(file)}
-        | {"mdlm_lm_eval": file.mdlm.get("package_version"), "dtype": file.dtype}
-        | {"SHA-256 of mdlm_lm_eval": file.mdlm.get("package_digest")}
-        | {**file.versions}
-        for file in found
-    ]
+    settings = [*map(_settings_of, found)]
     shared = {k: v for k, v in settings[0].items() if v not in (None, "") and all(one[k] == v for one in settings)}
     return {"commands": commands, "settings": shared}
 
 
-def _rounding(file: ResultFile) -> str:
-    check, n = file.mdlm.get("check"), sum(task.n_questions for task in file.tasks.values())
-    return noise_in_words(check, [*file.tasks, *file.groups], n) or UNMEASURED
-
-
-def _listed(found: Mapping[str, Any] | Sequence[str]) -> str:
-    return ", ".join(f"{name}={found[name]}" if isinstance(found, Mapping) else name for name in found)
+def _settings_of(file: ResultFile) -> dict[str, Any]:
+    n_questions = sum(task.n_questions for task in file.tasks.values())
+    known = {"settings the server says": "said", "settings stated": "stated"} if file.server else {}
+    return {
+        **{name: file.mdlm.get(name) for name in _FACTS},
+        **{words: ", ".join(f"{k}={v}" for k, v in file.server[name].items()) for words, name in known.items()},
+        "settings unknown": ", ".join(file.server.get("unknown", ())),
+        "published": published_in_words(file.mdlm.get("preset")),
+        "rounding": noise_in_words(file.mdlm.get("check"), [*file.tasks, *file.groups], n_questions) or UNMEASURED,
+        "mdlm_lm_eval": file.mdlm.get("package_version"),
+        "dtype": file.dtype,
+        "SHA-256 of mdlm_lm_eval": file.mdlm.get("package_digest"),
+        **file.versions,
+    }
 
 
 def _hash(text: str) -> str:

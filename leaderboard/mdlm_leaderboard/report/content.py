@@ -16,7 +16,7 @@ from mdlm_lm_eval.paper.answers import Answers, Condition, Model
 from mdlm_lm_eval.paper.evidence import FEW, MANY, MASKS, evidence_of, have_letters
 from mdlm_lm_eval.paper.verdict import Kind, Verdict, decide
 from mdlm_lm_eval.results.statistics import Interval, correlation_interval, score_of_tasks, t_interval
-from mdlm_lm_eval.results.suite import SPELLING_ALONE, cluster_of
+from mdlm_lm_eval.results.suite import cluster_of
 
 SHARE_NAMES = {"among_labels": "among letters", "eos": "end of text"}
 
@@ -62,16 +62,6 @@ class Experiment:
         """The paper's other numbers, in words."""
         return str(published()["said"].get(self.name, ""))
 
-    @property
-    def line(self) -> float | None:
-        """The percentage of readers that know no word, where it is above chance."""
-        return SPELLING_ALONE if self.base.get("asks") == "mdlm_rules" else None
-
-    @property
-    def command(self) -> str:
-        """The command that runs it again."""
-        return f"mdlm-sweep --config {self.name} --model_args pretrained=MODEL --output_path results"
-
     def curves(self, model: Model) -> list[Curve]:
         """The lines of a model that was asked at two values of x, or more; without masks, at one."""
         found = []
@@ -80,7 +70,7 @@ class Experiment:
             for share in ("", *self.shares):
                 if len(asked) < least or (share and not have_letters(model, asked.values())):
                     continue
-                points = {x: _point(model.answers[asked[x]], share) for x in sorted(asked)}
+                points = {x: point(model.answers[asked[x]], share) for x in sorted(asked)}
                 of_share = [SHARE_NAMES[share]] if share else []
                 words = [label, *of_share] if len(self.series) > 1 or not share else of_share
                 found.append(Curve(", ".join(words), share, points))
@@ -115,11 +105,6 @@ class Section:
     rows: Sequence[Sequence[str]]
     curves: Mapping[str, Sequence[Curve]] = field(default_factory=dict)
     frames: Mapping[str, Mapping[str, pd.DataFrame]] = field(default_factory=dict)
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether its figure has several panels."""
-        return len(self.curves) > 1 or len(self.frames) > 1
 
 
 @dataclass(frozen=True)
@@ -156,11 +141,11 @@ class Judged:
             return [f"No claim was asked in full{why and f': the first cell that was left out {why}'}."]
         found = []
         if masks := self.verdicts.get("masks"):
-            few, many = (_point(self.model.answers[replace(MASKS, masks=n)], "").mean for n in (FEW, MANY))
-            eos = _point(self.model.answers[replace(MASKS, masks=MANY)], "eos").mean
+            few, many = (self.model.answers[replace(MASKS, masks=n)] for n in (FEW, MANY))
+            eos = point(many, "eos").mean
             why = "" if masks.words == masks.in_short else f" ({masks.words.removeprefix(masks.in_short).strip(':; ')})"
             ended = f", where {eos:.0f}% of its answers are the end of text" * (eos > 50)
-            numbers = f"{few:.1f}% are right with {FEW} masks, {many:.1f}% with {MANY}{ended}"
+            numbers = f"{point(few).mean:.1f}% are right with {FEW} masks, {point(many).mean:.1f}% with {MANY}{ended}"
             found.append(f"{_OF_MASKS[masks.kind]}: {numbers}{why}.")
             letters = self.verdicts["masks_among_letters"]
             if masks.kind == "cannot tell" != letters.kind:
@@ -231,12 +216,6 @@ def sections(models: Sequence[Model]) -> list[Section]:
     return found
 
 
-def degradation(curve: Curve) -> float | None:
-    """The paper's measure, in percent: the largest accuracy minus the smallest, over the largest."""
-    means = [one.mean for one in curve.points.values()]
-    return 100 * (max(means) - min(means)) / max(means) if max(means) else None
-
-
 @cache
 def experiments() -> tuple[Experiment, ...]:
     """The experiments, in the order of a report."""
@@ -250,29 +229,28 @@ def published() -> dict[str, Any]:
     return dict(yaml.safe_load(files("mdlm_lm_eval.paper").joinpath("published.yaml").read_text("utf-8")))
 
 
-def accuracy_at(model: Model, condition: Condition = MASKS) -> Point | None:
-    """The accuracy under a condition, None if it was not asked."""
-    return _point(model.answers[condition], "") if condition in model.answers else None
-
-
-def _point(of_tasks: Mapping[str, Answers], share: str) -> Point:
-    found = [one.accuracy if not share else float(one.are(share).mean()) for one in of_tasks.values()]
-    n = sum(one.n for one in of_tasks.values())
-    questions = score_of_tasks(found, [one.n for one in of_tasks.values()]).interval.scaled(100)
-    return Point(100 * fmean(found), questions, t_interval([100 * one for one in found]), n)
+def point(of_tasks: Mapping[str, Answers], share: str = "") -> Point:
+    """The accuracy or another share of the answers to some tasks."""
+    found = [float(one.are(share).mean()) if share else one.accuracy for one in of_tasks.values()]
+    n = [one.n for one in of_tasks.values()]
+    questions = score_of_tasks(found, n).interval.scaled(100)
+    return Point(100 * fmean(found), questions, t_interval([100 * one for one in found]), sum(n))
 
 
 def _table_of(curves: Mapping[str, Sequence[Curve]]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the numbers that a figure draws: a row for each line."""
+    """Head and rows of the numbers that a figure draws: a row for each line.
+
+    Degradation is the paper's measure: the largest accuracy minus the smallest, over the largest.
+    """
     xs = sorted({x for own in curves.values() for curve in own for x in curve.points})
-    several = len(curves) > 1
     rows = []
     for title, own in curves.items():
         for curve in own:
             cells = [curve.points[x].questions.in_words if x in curve.points else "–" for x in xs]
-            fallen = degradation(curve) if not curve.share else None
-            rows.append([f"{title}, {curve.label}" if several else curve.label, *cells])
-            rows[-1].append("–" if fallen is None else f"{fallen:.1f}")
+            means = [one.mean for one in curve.points.values()]
+            is_known = not curve.share and max(means) > 0
+            fallen = f"{100 * (max(means) - min(means)) / max(means):.1f}" if is_known else "–"
+            rows.append([f"{title}, {curve.label}" if len(curves) > 1 else curve.label, *cells, fallen])
     return ["percent", *map(str, xs), "degradation"], rows
 
 
@@ -316,8 +294,8 @@ def _gains_and_losses(one: Experiment, models: Sequence[Model]) -> list[Section]
             continue
         frames[model.title] = frame = pd.DataFrame(points, columns=["task", "gain", "loss"])
         r = frame["gain"].corr(frame["loss"], min_periods=3)
-        ends = None if pd.isna(r) else correlation_interval(r, frame["task"].map(cluster_of).nunique())
-        in_words = "undefined" if pd.isna(r) else f"{r:.2f}" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else "")
+        ends = correlation_interval(r, frame["task"].map(cluster_of).nunique())
+        in_words = f"{r:.2f} ({ends[0]:.2f} to {ends[1]:.2f})" if ends else f"{r:.2f}".replace("nan", "undefined")
         means = (t_interval(frame[name]).in_words for name in ("gain", "loss"))
         rows.append([model.title, *means, in_words, str(len(frame))])
     if not rows:

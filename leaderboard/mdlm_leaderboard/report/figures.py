@@ -13,6 +13,7 @@ from mdlm_leaderboard.report.content import Curve, Judged, Section, published_ef
 from mdlm_leaderboard.scores import CHANCE
 from mdlm_lm_eval.paper.verdict import Kind, Verdict
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, log_axis
+from mdlm_lm_eval.results.suite import SPELLING_ALONE
 
 _GREY = "#767676"
 _KIND_COLOURS: Mapping[Kind, str] = {"reproduced": COLOURS[0], "not reproduced": COLOURS[1], "the opposite": COLOURS[3]}
@@ -96,8 +97,8 @@ def curves(section: Section) -> Figure:
         for n, curve in enumerate(own):
             _draw_curve(axes, curve, n)
         axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (1, 2)))
-        if section.experiment.line is not None:
-            axes.axhline(section.experiment.line, color=_GREY, linewidth=0.8, linestyle=(0, (4, 2)))
+        if section.experiment.base.get("asks") == "mdlm_rules":  # readers that know no word are above chance
+            axes.axhline(SPELLING_ALONE, color=_GREY, linewidth=0.8, linestyle=(0, (4, 2)))
         if len(section.curves) > 1:
             axes.set_title(title)
         axes.set_ylim(-3, 103)

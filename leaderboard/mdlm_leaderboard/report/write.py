@@ -2,12 +2,10 @@
 
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -15,13 +13,13 @@ import yaml
 from mdlm_leaderboard.figures import save_light_and_dark
 from mdlm_leaderboard.page.write import render, render_markdown
 from mdlm_leaderboard.report import figures
-from mdlm_leaderboard.report.content import Judged, Section, accuracy_at, judged, published_effect, sections
+from mdlm_leaderboard.report.content import Judged, Section, judged, point, published_effect, sections
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.paper.answers import Model, read_models
 from mdlm_lm_eval.paper.evidence import mask_counts
 from mdlm_lm_eval.paper.verdict import Verdict, digest
 from mdlm_lm_eval.results.figure_style import figure_style
-from mdlm_lm_eval.results.files import naming
+from mdlm_lm_eval.results.files import replaced_content
 from mdlm_lm_eval.results.suite import current_version
 
 
@@ -43,9 +41,7 @@ def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output:
     for plan in {model.plan.path: model.plan for model in models if model.plan}.values():
         plan.look(datetime.now(UTC).isoformat(timespec="seconds"))
     verdicts, found = judged(models), sections(models)
-    output.mkdir(parents=True, exist_ok=True)
-    with naming(output), TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
-        folder = Path(made)
+    with replaced_content(output, "figures") as folder:
         for n, one in enumerate(verdicts):
             if one.verdicts:
                 save_light_and_dark(figures.forest(one), folder / f"figures/verdicts-{n}")
@@ -69,9 +65,6 @@ def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output:
         (folder / "report.json").write_text(f"{as_json}\n", encoding="utf-8")
         card = yaml.safe_dump(model_index(models), sort_keys=False, allow_unicode=True)
         (folder / "model-index.yaml").write_text(card, encoding="utf-8")
-        shutil.rmtree(output / "figures", ignore_errors=True)  # of an earlier report
-        for path in folder.iterdir():
-            path.replace(output / path.name)
     return verdicts
 
 
@@ -93,15 +86,13 @@ def model_index(models: Sequence[Model]) -> dict[str, Any]:
     """The results of a Hugging Face model card: accuracies by mask count. Each metric names its mask count."""
     entries = []
     for model in models:
-        counts = {n: point for n, one in mask_counts(model).items() if (point := accuracy_at(model, one))}
         metrics = [
-            {"type": "exact_match", "name": f"{n} masks, {point.n} questions", "value": round(point.mean, 2)}
-            for n, point in counts.items()
+            {"type": "exact_match", "name": f"{n} masks, {found.n} questions", "value": round(found.mean, 2)}
+            for n, found in ((n, point(model.answers[one])) for n, one in mask_counts(model).items())
         ]
         dataset = {"type": "mdlm_context", "name": f"Few-shot suite {current_version()} (mdlm_context)"}
-        task = {"type": "text-generation"}
-        results = [{"task": task, "dataset": dataset, "metrics": metrics}] if metrics else []
-        entries.append({"name": model.title, "results": results})
+        results = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": metrics}
+        entries.append({"name": model.title, "results": [results] if metrics else []})
     return {"model-index": entries}
 
 
