@@ -53,7 +53,7 @@ def tables() -> str:
         if settings.get("position", "0") != "0":
             continue
         form = "fixed-slot" if base == "_fixed_slot_yaml" else "open-ended"
-        examples = "block after `{p}` distractors" if "position" in settings else "mixed"
+        examples = "block" if "position" in settings else "mixed"
         tasks = (
             f"mdlm_rules_{{rule}}_{{distractor}}{suffix}"
             if folder == "rules"
