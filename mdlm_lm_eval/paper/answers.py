@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -182,7 +182,8 @@ class Model:
 def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
     """The models with answers to the suite under `folder`, and the files that are not used, each with its reason."""
     files, refused = read_folder(folder)
-    plans = _plans(folder, refused)
+    plans: list[Plan] = []
+    _each(folder, "plan.json", refused, lambda path: plans.append(Plan.read(path)))
     models: dict[tuple[Any, ...], Model] = {}
     beside: list[ResultFile] = []
     for file in files:
@@ -200,7 +201,11 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
         names = leaves(group, file.groups) if group in file.groups else [group] * (group in file.tasks)
         for model in models.values():
             if names and model.who == _who(file, file.tasks[names[0]]):
-                asked = {name: (_condition_beside(group, file.tasks[name]), name) for name in names}
+                results = {name: file.tasks[name] for name in names}
+                asked = {
+                    name: (replace(_decoded(one), asks=group, relevant=one.shots, distractors=0), name)
+                    for name, one in results.items()
+                }
                 _add_answers(model, file, asked, plans, refused)
     answered = [model for model in models.values() if _in_full(model)]
     _name(answered)
@@ -208,16 +213,17 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
     return answered, refused
 
 
-def _plans(folder: Path, refused: dict[str, str]) -> list[Plan]:
-    """The plans under a folder. Those that are not used are added to `refused`."""
-    plans = []
-    for path in sorted(folder.rglob("plan.json")):
+def _each(folder: Path, name: str, refused: dict[str, str], use: Callable[[Path], None]) -> None:
+    """Calls `use` with every file of this name under a folder. Those that are not used are added to `refused`."""
+    for path in sorted(folder.rglob(name)):
+        place = path.relative_to(folder).as_posix()
+        if any(part.startswith(".") for part in Path(place).parts):
+            continue  # not finished
         try:
             check_inside(path, folder)
-            plans.append(Plan.read(path))
+            use(path)
         except UnusableFile as error:
-            refused[printable(path.relative_to(folder).as_posix())] = str(error)
-    return plans
+            refused[printable(place)] = str(error)
 
 
 def _add_answers(
@@ -304,65 +310,56 @@ def _model(models: dict[tuple[Any, ...], Model], file: ResultFile, result: TaskR
 
 def _condition(result: TaskResult, task: SuiteTask) -> Condition:
     given = {name: result.metadata.get(name, default) for name, default in DEFAULT_SETTINGS.items()}
-    asked: dict[str, Any] = {
-        "asks": task.asks,
-        "is_slot": task.is_slot,
-        "question": task.question or "",
-        "position": task.position,
-        "relevant": int(given["fewshot_relevant"]),
-        "distractors": int(given["fewshot_distractors"]),
-        "labels": str(given["fewshot_labels"]).lower(),
-    }
-    # A fixed slot is a mask inside the text.
-    return Condition(**asked, **_decoding(result, masks_inside=int(not task.is_open_ended)))
+    return replace(
+        _decoded(result, masks_inside=int(not task.is_open_ended)),  # a fixed slot is a mask inside the text
+        asks=task.asks,
+        is_slot=task.is_slot,
+        question=task.question or "",
+        position=task.position,
+        relevant=int(given["fewshot_relevant"]),
+        distractors=int(given["fewshot_distractors"]),
+        labels=str(given["fewshot_labels"]).lower(),
+    )
 
 
-def _condition_beside(group: str, result: TaskResult) -> Condition:
-    return Condition(asks=group, relevant=result.shots, distractors=0, **_decoding(result))
-
-
-def _decoding(result: TaskResult, masks_inside: int = 0) -> dict[str, Any]:
+def _decoded(result: TaskResult, masks_inside: int = 0) -> Condition:
+    """A condition with a result's masks, fillers and steps."""
     options = result.options
-    share = options.get("mask_ratio")
+    share, steps = options.get("mask_ratio"), options.get("steps", 1)
     asked = result.effective.get("asked_masks", (0, 0))[1] - masks_inside
-    steps = options.get("steps", 1)
     taken = result.effective.get("steps", (1, 1))[1]
     steps = int(taken if steps in (None, "auto") else steps)
-    return {
-        "masks": asked if share is None else None,
-        "share": share,
-        "dots": options.get("n_fillers") or 0,
-        "steps": steps,
-        "order": "" if steps == 1 else str(options.get("unmasking")),
-    }
+    return Condition(
+        masks=asked if share is None else None,
+        share=share,
+        dots=options.get("n_fillers") or 0,
+        steps=steps,
+        order="" if steps == 1 else str(options.get("unmasking")),
+    )
 
 
-def _add_analyses(folder: Path, models: Iterable[Model], refused: dict[str, str]) -> None:
+def _add_analyses(folder: Path, models: Collection[Model], refused: dict[str, str]) -> None:
     """Gives each finished analysis of a sweep to the models that it is of; of several, the one with the most rows."""
-    for name, (task, of_row, values) in _ANALYSED.items():
-        for path in sorted(folder.rglob(f"{name}.json")):
-            place = printable(path.relative_to(folder).as_posix())
-            if "/." in f"/{place}":
-                continue  # not finished
-            try:
-                check_inside(path, folder)
-                content = redacted(read_json(path))
-                check_types(content, ANALYSIS)
-                settings = _settings_of_cell(content.get("config") or {})
-                if settings.get("task") != task or not _is_standard(settings.get("metadata") or {}):
-                    raise UnusableFile(f"was not made by a sweep of {task} with its standard examples")
-                if not content["summary"] or not _is_whole(content["rows"], of_row, values):
-                    raise UnusableFile("lacks numbers of some questions or tasks")
-                logits = _logits(str(content["settings"].get("pretrained")), settings)
-                own = [model for model in models if logits in model.logits]
-                if not own:
-                    raise UnusableFile("is of other weights, loading or prompts than the answers")
-            except UnusableFile as error:
-                refused[place] = str(error)
-                continue
-            for model in own:
-                if len(model.analyses.get(name, {}).get("rows", ())) < len(content["rows"]):
-                    model.analyses[name] = content
+
+    def use(path: Path) -> None:
+        task, of_row, values = _ANALYSED[path.stem]
+        content = redacted(read_json(path))
+        check_types(content, ANALYSIS)
+        settings = _settings_of_cell(content.get("config") or {})
+        if settings.get("task") != task or not _is_standard(settings.get("metadata") or {}):
+            raise UnusableFile(f"was not made by a sweep of {task} with its standard examples")
+        if not content["summary"] or not _is_whole(content["rows"], of_row, values):
+            raise UnusableFile("lacks numbers of some questions or tasks")
+        logits = _logits(str(content["settings"].get("pretrained")), settings)
+        own = [model for model in models if logits in model.logits]
+        if not own:
+            raise UnusableFile("is of other weights, loading or prompts than the answers")
+        for model in own:
+            if len(model.analyses.get(path.stem, {}).get("rows", ())) < len(content["rows"]):
+                model.analyses[path.stem] = content
+
+    for name in _ANALYSED:
+        _each(folder, f"{name}.json", refused, use)
 
 
 def _is_whole(rows: Sequence[Mapping[str, Any]], of_row: Sequence[str], values: Sequence[str]) -> bool:
@@ -394,7 +391,5 @@ def _logits(name: str, settings: Mapping[str, Any], options: Collection[str] = (
 
 def _is_standard(metadata: Mapping[str, Any]) -> bool:
     """Whether the numbers of examples and their labels are the suite's own."""
-    others = DEFAULT_SETTINGS.keys() - {*_OF_PROMPTS}
-    return all(
-        str(metadata.get(name, DEFAULT_SETTINGS[name])).lower() == str(DEFAULT_SETTINGS[name]) for name in others
-    )
+    others = {name: default for name, default in DEFAULT_SETTINGS.items() if name not in _OF_PROMPTS}
+    return all(str(metadata.get(name, default)).lower() == str(default) for name, default in others.items())

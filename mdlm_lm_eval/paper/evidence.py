@@ -1,6 +1,6 @@
 """What a model's answers say about each claim of `claims.yaml`: the effect of each task, with its noise."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -9,20 +9,45 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mdlm_lm_eval.paper.answers import Answers, Condition, Model
-from mdlm_lm_eval.paper.verdict import Evidence
+from mdlm_lm_eval.paper.verdict import Evidence, claims
 
 Floats = NDArray[np.float64]
 FEW, MANY = 2, 200  # mask counts of the claims about masks
 SHARE = 0.2  # of the prompt's tokens, as masks
-DISTRACTORS = (0, 30)
+_WITHOUT, _AMONG = 0, 30  # distractors
 STEPS = 40
 LAST = 40  # distractors before the last block of relevant examples
 _LETTERS = "ABC"
 
 MASKS = Condition(masks=FEW)  # the reference of the claims about masks
+MANY_MASKS = replace(MASKS, masks=MANY)
+SHARED = Condition(masks=None, share=SHARE)
 SLOT = Condition(is_slot=True)
-#: Place of the question -> positions of the block that is next to it, and of those that are far from it.
-NEAR_AND_FAR = {"right": (LAST, (0,)), "left": (0, (LAST,)), "middle": (LAST // 2, (0, LAST))}
+
+
+def _near(place: str, near: int, *far: int) -> dict[Condition, float]:
+    """The weights of the block next to a question in this place, and of those that are far from it."""
+    others = {Condition(question=place, position=position): -1 / len(far) for position in far}
+    return {Condition(question=place, position=near): 1.0, **others}
+
+
+#: Claim -> the weights of conditions whose sum is an effect. The first condition is the claim's reference.
+CONTRASTS: dict[str, dict[Condition, float]] = {
+    "locality_right": _near("right", LAST, 0),
+    "locality_left": _near("left", 0, LAST),
+    "locality_middle": _near("middle", LAST // 2, 0, LAST),
+    "masks": {MASKS: 1, MANY_MASKS: -1},
+    "masks_among_letters": {MASKS: 1, MANY_MASKS: -1},
+    "dots": {MASKS: 1, MANY_MASKS: -1, SLOT: -1, replace(SLOT, dots=MANY): 1},
+    "distractors": {
+        replace(MASKS, distractors=_WITHOUT): -1,
+        replace(MASKS, distractors=_AMONG): 1,
+        replace(SHARED, distractors=_WITHOUT): 1,
+        replace(SHARED, distractors=_AMONG): -1,
+    },
+    "unmasking_random": {MASKS: 0, replace(MANY_MASKS, steps=STEPS, order="random"): 1, MANY_MASKS: -1},
+    "unmasking_confidence": {MASKS: 0, replace(MANY_MASKS, steps=STEPS, order="confidence"): 1, MANY_MASKS: -1},
+}
 
 
 def evidence_of(model: Model, before: Model | None = None) -> dict[str, Evidence]:
@@ -31,75 +56,19 @@ def evidence_of(model: Model, before: Model | None = None) -> dict[str, Evidence
     `before` is the model without its adapter, for the claim about fine-tuning.
     """
     found = {
-        **{f"locality_{place}": _locality(model, place) for place in NEAR_AND_FAR},
-        "masks": _masks(model, "decoded"),
-        "masks_among_letters": _masks(model, "among_labels"),
+        **{name: _paired(model, name) for name in CONTRASTS},
         "worst_masks": _worst_masks(model),
-        "dots": _dots(model),
-        "distractors": _distractors(model),
-        **{f"unmasking_{order}": _unmasking(model, order) for order in ("random", "confidence")},
         "gradients_masks": _gradients_of_masks(model),
         "gradients_near": _gradients_of_examples(model),
         "fine_tuning": _fine_tuning(before, model) if before else None,
     }
-    return {name: one for name, one in found.items() if one}
+    return {name: one for name in claims() if (one := found[name])}
 
 
 def mask_counts(model: Model) -> dict[int, Condition]:
     """Mask count -> condition of the experiment that varies it (E4), in ascending order."""
     found = [one for one in model.answers if one.masks is not None and one == replace(MASKS, masks=one.masks)]
     return {int(one.masks or 0): one for one in sorted(found, key=lambda one: one.masks or 0)}
-
-
-def _locality(model: Model, place: str) -> Evidence | None:
-    near, far = NEAR_AND_FAR[place]
-    conditions = [Condition(question=place, position=position) for position in (near, *far)]
-
-    def effect(answers: Mapping[Condition, Floats]) -> Floats:
-        others = [answers[one] for one in conditions[1:]]
-        return answers[conditions[0]] - np.mean(others, axis=0)
-
-    return _paired(model, conditions, effect)
-
-
-def _masks(model: Model, share: str) -> Evidence | None:
-    return _paired(model, [MASKS, replace(MASKS, masks=MANY)], _first_minus_second, share)
-
-
-def _dots(model: Model) -> Evidence | None:
-    conditions = [MASKS, replace(MASKS, masks=MANY), SLOT, replace(SLOT, dots=MANY)]
-
-    def effect(answers: Mapping[Condition, Floats]) -> Floats:
-        few, many, bare, dotted = (answers[one] for one in conditions)
-        return (few - many) - (bare - dotted)
-
-    return _paired(model, conditions, effect)
-
-
-def _distractors(model: Model) -> Evidence | None:
-    without, among = DISTRACTORS
-    conditions = [
-        replace(MASKS, masks=masks, share=share, distractors=n)
-        for n in (without, among)
-        for masks, share in ((FEW, None), (None, SHARE))
-    ]
-
-    def effect(answers: Mapping[Condition, Floats]) -> Floats:
-        few_without, many_without, few_among, many_among = (answers[one] for one in conditions)
-        return (few_among - many_among) - (few_without - many_without)
-
-    return _paired(model, conditions, effect)
-
-
-def _unmasking(model: Model, order: str) -> Evidence | None:
-    one_step = replace(MASKS, masks=MANY)
-    conditions = [replace(one_step, steps=STEPS, order=order), one_step]
-    return _paired(model, conditions, _first_minus_second, reference=MASKS)
-
-
-def _first_minus_second(answers: Mapping[Condition, Floats]) -> Floats:
-    first, second = answers.values()
-    return first - second
 
 
 def _worst_masks(model: Model) -> Evidence | None:
@@ -174,19 +143,18 @@ def _rows(model: Model, analysis: str) -> pd.DataFrame | None:
     return pd.DataFrame(model.analyses[analysis]["rows"]) if analysis in model.analyses else None
 
 
-def _paired(
-    model: Model,
-    conditions: Sequence[Condition],
-    effect: Callable[[Mapping[Condition, Floats]], Floats],
-    share: str = "decoded",
-    reference: Condition | None = None,
-) -> Evidence | None:
-    """Evidence from the same questions under several conditions, the first of which is the reference by default."""
+def _paired(model: Model, name: str) -> Evidence | None:
+    """Evidence from the same questions under several conditions."""
+    contrast, share = CONTRASTS[name], "among_labels" if name == "masks_among_letters" else "decoded"
+    reference, *_ = contrast
+    conditions = [one for one, weight in contrast.items() if weight]
     if not have_letters(model, conditions):
         return None
-    of_tasks = model.answers[conditions[0]]
-    differences = {task: effect(_of_task(model, conditions, task, share)) for task in of_tasks}
-    return _evidence(differences, model, reference or conditions[0], share)
+    differences = {}
+    for task in model.answers[conditions[0]]:
+        answers = _of_task(model, conditions, task, share)
+        differences[task] = np.sum([contrast[one] * values for one, values in answers.items()], axis=0)
+    return _evidence(differences, model, reference, share)
 
 
 def have_letters(model: Model, conditions: Iterable[Condition]) -> bool:
