@@ -66,7 +66,6 @@ def _parser() -> argparse.ArgumentParser:
     groups = command("groups", what, masks=TABLE_MASKS)
     groups.add_argument("--n_masks", type=count, help=f"appended masks (default: {TABLE_MASKS}; with --model hf none)")
     _add_model_options(groups, default_tasks=OPEN_ENDED, default_limit=QUESTIONS)
-    _add_include_path(groups)
 
     what = "gradient attribution to each in-context example over reorderings (figure 3; E3)"
     examples = command("examples", what, FIXED_SLOT)
@@ -77,15 +76,14 @@ def _parser() -> argparse.ArgumentParser:
     default_tasks = f"{FIXED_SLOT}, with --model hf {OPEN_ENDED}"
     _add_model_options(examples, default_tasks=default_tasks, default_limit=QUESTIONS)
 
-    what = "confidence and entropy at the answer mask against the mask count (figure 24; E13)"
-    confidence = command("confidence", what)
+    confidence = command("confidence", "confidence and entropy at the answer mask by mask count (figure 24; E13)")
     what = f"mask counts; {','.join(map(str, MASK_COUNTS))}"
     confidence.add_argument("--n_masks", type=counts, default=MASK_COUNTS, help=what)
     _add_model_options(confidence, default_tasks=OPEN_ENDED, default_limit=None)
-    _add_include_path(confidence)
+    for own in (groups, confidence):
+        own.add_argument("--include_path", metavar="FOLDER", help="tasks of your own that --tasks names")
 
-    what = "the order in which answers are filled, and calibration then, from results of trace=true"
-    order = command("order", what)
+    order = command("order", "the order in which answers are filled, and calibration then, from results of trace=true")
     order.set_defaults(run=_run_order)
     order.add_argument("results", nargs="+", type=Path, help="result files of lm_eval or mdlm-sweep, or their folders")
     return parser
@@ -96,26 +94,26 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
     parser.add_argument("--model", default="mdlm", choices=("mdlm", "hf"), help="hf for autoregressive models")
     parser.add_argument("--model_args", help="as lm_eval's: pretrained=...,peft=...,dtype=..., or JSON", **named)
     parser.add_argument("--plugins", metavar="FILES", help=ModelOptions.declared()["plugins"].help)
-    parser.add_argument(
-        "--tasks", type=lambda text: text.split(","), help=f"tasks and groups of the few-shot suite; {default_tasks}"
-    )
+    what = f"tasks and groups of the few-shot suite; {default_tasks}"
+    parser.add_argument("--tasks", type=lambda text: text.split(","), help=what)
     parser.add_argument("--metadata", help="of the tasks: fewshot_distractors=20", **named)
-    limit = "all" if default_limit is None else default_limit
-    parser.add_argument("--limit", type=count, default=default_limit, help=f"questions per task (default: {limit})")
+    what = f"questions per task (default: {default_limit or 'all'})"
+    parser.add_argument("--limit", type=count, default=default_limit, help=what)
     parser.add_argument("--apply_chat_template", action="store_true", help="for instruct models")
     parser.add_argument("--batch_size", default="auto", help="default: auto")
     parser.add_argument("--device", help="default: the machine's accelerator, else cpu")
 
 
-def _add_include_path(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--include_path", metavar="FOLDER", help="tasks of your own that --tasks names")
-
-
 def _run_analysis(given: argparse.Namespace) -> Any:
-    """Makes an analysis of a model, and prints its summary."""
+    """Makes an analysis of a model, and prints its summary. Raises OptionError for masks of an autoregressive model."""
     from mdlm_lm_eval.analyses import runs
 
-    _fill_in(given)
+    given.tasks = given.tasks or [OPEN_ENDED if given.model == "hf" else given.default_tasks]
+    given.model_args |= {"plugins": given.plugins} if given.plugins else {}
+    if given.model != "hf":
+        given.n_masks = given.n_masks or given.default_masks
+    elif given.n_masks:
+        raise OptionError(f"n_masks={given.n_masks} is not for model=hf: autoregressive models have no masks")
     report = runs.run(given)
     for name, (value, by) in runs.ANALYSES[given.analysis].summary.items():
         print(f"{value} by {' and '.join(by)}, mean over tasks")
@@ -136,23 +134,11 @@ def _run_order(given: argparse.Namespace) -> Any:
     for row in summary["tau"]:
         print(f"{row['model']}: Kendall's tau with left to right {row['tau']:.3f}{_band(row['band'])}")
     for row in summary["number_first"]:
-        share = f"{100 * row['number_first']:.1f}%{_band(row['band'], 1, 100)}"
-        print(
-            f"{row['model']}: the last number is there before half of what precedes it in {share} of answers with one"
-        )
+        share = f"{100 * row['number_first']:.1f}%{_band(row['band'], 1, 100)} of answers with one"
+        print(f"{row['model']}: the last number is there before half of what precedes it in {share}")
     for model, error in {row["model"]: row["error"] for row in summary["calibration"]}.items():
         print(f"{model}: calibration error {error:.3f}")
     return report
-
-
-def _fill_in(given: argparse.Namespace) -> None:
-    """Sets defaults that depend on the model. Raises OptionError for masks of an autoregressive model."""
-    given.tasks = given.tasks or [OPEN_ENDED if given.model == "hf" else given.default_tasks]
-    given.model_args |= {"plugins": given.plugins} if given.plugins else {}
-    if given.model != "hf":
-        given.n_masks = given.n_masks or given.default_masks
-    elif given.n_masks:
-        raise OptionError(f"n_masks={given.n_masks} is not for model=hf: autoregressive models have no masks")
 
 
 def _band(half_width: float | None, digits: int = 3, factor: float = 1) -> str:

@@ -28,8 +28,8 @@ def over_tasks(rows: Sequence[Row], value: str, by: list[str]) -> list[Row]:
     """
     summary: list[Row] = []
     for _, own in pd.DataFrame(rows).groupby(by):
-        over = interval_over_tasks((means := own.groupby("task", sort=False)[value].mean()).to_dict())
-        # `len(means)` is used because the interval's n may count word rules.
+        means = own.groupby("task", sort=False)[value].mean().to_dict()
+        over = interval_over_tasks(means)
         key = {name: own[name].tolist()[0] for name in by}
         summary.append({**key, value: over.mean, "band": over.half_width, "tasks": len(means)})
     return summary
@@ -69,8 +69,7 @@ class Report:
             return
         stored = read_json(path)
         for key, value in self.settings.items():
-            if stored["settings"].get(key) != value:
-                before = stored["settings"].get(key)
+            if (before := stored["settings"].get(key)) != value:
                 raise OptionError(f"{path} was made with {key}={before}, not {value}; name another --output_path")
         self.rows, self.finished = stored["rows"], stored["finished_tasks"]
 

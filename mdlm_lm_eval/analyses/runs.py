@@ -133,10 +133,7 @@ def _attributed(given: Namespace, model: inputs.Model, prompts: Sequence[inputs.
 
 
 def _in_batches(
-    given: Namespace,
-    model: inputs.Model,
-    prompts: Sequence[inputs.Prompt],
-    run: Callable[[Sequence[inputs.Prompt]], list[_T]],
+    given: Namespace, model: inputs.Model, prompts: Sequence[inputs.Prompt], run: Callable[[Any], list[_T]]
 ) -> list[_T]:
     """Results of `run` for all prompts, in batches that shrink when memory runs out."""
     largest = LARGEST_BATCH_ON_CPU if model.denoiser.device.type == "cpu" else LARGEST_BATCH
