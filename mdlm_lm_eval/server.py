@@ -218,7 +218,7 @@ class MDLMServer(LocalCompletionsAPI):
             n_masks = UNKNOWN if options.n_masks == "auto" else options.n_masks
             return dict.fromkeys(as_record(options), UNKNOWN) | {"n_masks": n_masks} | read
         carried = {name: getattr(options, name) for name in serving.REQUEST_OPTIONS}
-        return dict.fromkeys(as_record(options), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)
+        return {**dict.fromkeys(as_record(options), UNKNOWN), **self.known, **carried, **self.dialect.fixed}
 
     def _request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
         """Returns a request's options. Raises OptionError for options that requests to a server cannot contain."""
@@ -293,7 +293,8 @@ class MDLMServer(LocalCompletionsAPI):
         wanted: dict[str, Any] = {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
         wanted |= {name: value for name in ("top_p", "top_k") if (value := getattr(options, name)) is not None}
         wanted |= {name: self.stated[name] for name in engine.names if name in self.stated}
-        payload = {"model": self.model, "stream": False} | asked | engine.as_body(wanted)
+        body = {engine.names.get(name, name): value for name, value in wanted.items() if name not in engine.fixed}
+        payload = {"model": self.model, "stream": False, **asked, **({engine.nested: body} if engine.nested else body)}
         if request.until and engine.stops and not self.think_end_token:
             payload["stop"] = list(request.until)
         if engine.stop_ids and not self.chat:

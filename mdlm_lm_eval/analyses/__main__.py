@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def analyse(words: Sequence[str], loaded: Any = None) -> Any:
-    """Returns the report of a command line, whose model may be loaded already (`inputs.Model`)."""
+    """Returns the report of a command line, whose model may be loaded already."""
     given = _parser().parse_args(words, argparse.Namespace(loaded=loaded))
     return given.run(given)
 

@@ -22,15 +22,6 @@ from mdlm_lm_eval.tasks.settings import check_metadata
 
 
 @dataclass(frozen=True)
-class Model:
-    """A loaded model, as lm-eval's object and as a denoiser. `mask_token_id` is None for autoregressive models."""
-
-    lm: Any
-    denoiser: Denoiser
-    mask_token_id: int | None
-
-
-@dataclass(frozen=True)
 class Prompt:
     """One question as the model sees it. Positions count tokens from 0.
 
@@ -48,30 +39,24 @@ class Prompt:
     length: int  # tokens of the context; some models count blocks from its end
 
 
-def load_model(kind: str, model_args: Mapping[str, Any], device: str | None) -> Model:
-    """Loads a model with frozen weights. `kind` is `mdlm`, or `hf` for autoregressive models.
+def load_model(kind: str, model_args: Mapping[str, Any], device: str | None) -> Any:
+    """Loads lm-eval's model. `kind` is `mdlm`, or `hf` for autoregressive models.
 
-    An autoregressive model also becomes a denoiser: its output at a position predicts the next token (`shift`), and
-    because attention is causal, the token at the predicted position has no effect. Raises OptionError for decoding
-    options, which have no effect on an analysis, and for a masked diffusion model with `hf`.
+    An autoregressive model gets a denoiser, too: its output at a position predicts the next token (`shift`), and
+    because attention is causal, the token at the predicted position has no effect. Its `mask_token_id` is None. Raises
+    OptionError for decoding options, which have no effect on an analysis, and for a masked diffusion model with `hf`.
     """
     for name in {*declarations(DecodingOptions), *declarations(LikelihoodOptions)} & {*model_args}:
         raise OptionError(f"{name}={model_args[name]} has no effect on an analysis; leave it out of --model_args")
     lm: Any = (HFLM if kind == "hf" else MDLM)(**model_args, **({} if device is None else {"device": device}))
-    if kind == "mdlm":
-        return model_of(lm)
-    lm.model.requires_grad_(False)
-    if lm.config.to_dict().get("is_causal") is False:
-        raise OptionError(f"pretrained={model_args['pretrained']} is no autoregressive model; use --model mdlm")
-    # Padding is never attended to, so any id will do if the tokenizer has no padding token.
-    pad = lm.tokenizer.pad_token_id or 0
-    return Model(lm, Denoiser(lm.model, mask_token_id=pad, pad_token_id=pad, shift=True), None)
-
-
-def model_of(lm: MDLM) -> Model:
-    """A masked diffusion model that is loaded already, whose weights become frozen."""
-    lm.model.requires_grad_(False)
-    return Model(lm, lm.denoiser, lm.denoiser.mask_token_id)
+    if kind == "hf":
+        if lm.config.to_dict().get("is_causal") is False:
+            raise OptionError(f"pretrained={model_args['pretrained']} is no autoregressive model; use --model mdlm")
+        # Padding is never attended to, so any id will do if the tokenizer has no padding token.
+        pad = lm.tokenizer.pad_token_id or 0
+        lm.denoiser = Denoiser(lm.model, mask_token_id=pad, pad_token_id=pad, shift=True)
+        lm.mask_token_id = None
+    return lm
 
 
 def load_tasks(names: Sequence[str], metadata: Mapping[str, Any], include_path: str | None = None) -> dict[str, Any]:
@@ -109,19 +94,19 @@ def reorder_examples(task: Any, seed: int, reordering: int) -> None:
         task.prefixes[triple] = order[: len(before)], order[len(before) :]
 
 
-def build_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | None, chat: bool) -> list[Prompt]:
+def build_prompts(task: Any, lm: Any, n_masks: int | None, *, limit: int | None, chat: bool) -> list[Prompt]:
     """The first `limit` questions of a task, each with `n_masks` appended masks.
 
     `n_masks` is None for fixed-slot tasks and autoregressive models. Raises OptionError if a prompt does not fit into
     the model's context, or if it would have no mask.
     """
-    name, lm = task.config.task, model.lm
+    name = task.config.task
     of_suite = bool(suite_info([name]))
     has_slot = of_suite and task.is_fixed_slot
-    if model.mask_token_id is None and (has_slot or not of_suite):
+    if lm.mask_token_id is None and (has_slot or not of_suite):
         why = "its prompts hold a mask" if has_slot else "only the few-shot suite's are"
         raise OptionError(f"tasks={name} is not for model=hf: {why}")
-    if model.mask_token_id is not None and of_suite and not has_slot and n_masks is None:
+    if lm.mask_token_id is not None and of_suite and not has_slot and n_masks is None:
         raise OptionError(f"tasks={name} needs n_masks, as its prompts hold no mask")
     prompts = []
     if of_suite:
@@ -130,8 +115,8 @@ def build_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | 
             text = task.fewshot_context(
                 document, 0, apply_chat_template=chat, fewshot_as_multiturn=True, chat_template=lm.apply_chat_template
             )
-            prompt = _prompt(name, text, task.config.generation_kwargs, document["answer"], model, n_masks)
-            prompts.append(replace(prompt, examples=_examples(task, document, text, model)))
+            prompt = _prompt(name, text, task.config.generation_kwargs, document["answer"], lm, n_masks)
+            prompts.append(replace(prompt, examples=_examples(task, document, text, lm)))
     else:
         task.build_all_requests(
             limit=limit, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=lm.apply_chat_template
@@ -139,23 +124,20 @@ def build_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | 
         for instance in task.instances:
             answer = lm.tokenizer.encode(str(task.doc_to_target(instance.doc)), add_special_tokens=False)
             text, gen_kwargs = instance.args
-            prompts.append(_prompt(name, text, gen_kwargs, lm.tokenizer.decode(answer[:1]), model, n_masks))
-    texts = ([id for id in one.token_ids if id != model.mask_token_id] for one in prompts)
+            prompts.append(_prompt(name, text, gen_kwargs, lm.tokenizer.decode(answer[:1]), lm, n_masks))
+    texts = ([id for id in one.token_ids if id != lm.mask_token_id] for one in prompts)
     warn_of_unknown((name, count_unknown(lm.tokenizer, ids)) for ids in texts)
     return prompts
 
 
-def _prompt(
-    name: str, text: str, gen_kwargs: Mapping[str, Any], answer: str, model: Model, n_masks: int | None
-) -> Prompt:
+def _prompt(name: str, text: str, gen_kwargs: Mapping[str, Any], answer: str, lm: Any, n_masks: int | None) -> Prompt:
     """The prompt of a task's text, whose slots lm-eval's request would fill, without the positions of examples.
 
     For autoregressive models, a placeholder follows the text in the answer's place.
     """
-    lm = model.lm
-    if model.mask_token_id is None:
+    if lm.mask_token_id is None:
         ids = prompt_ids(lm.tokenizer, text, None)
-        token_ids, masks, length = [*ids, model.denoiser.pad_token_id], [], len(ids)
+        token_ids, masks, length = [*ids, lm.denoiser.pad_token_id], [], len(ids)
         cut = max(0, len(token_ids) - lm.max_length)
     else:
         request = lm.settings.request({**gen_kwargs, **({} if n_masks is None else {"n_masks": n_masks})})
@@ -171,11 +153,11 @@ def _prompt(
     return Prompt(token_ids, answer_at, masks, others, [], answer, length)
 
 
-def _examples(task: Any, document: dict[str, Any], text: str, model: Model) -> list[range]:
+def _examples(task: Any, document: dict[str, Any], text: str, lm: Any) -> list[range]:
     """The token positions of each example. With a chat template, other text may stand between its two lines."""
-    tokenizer = model.lm.tokenizer
+    tokenizer = lm.tokenizer
     if task.is_fixed_slot:
-        text = text.replace(SLOT_MARKER, tokenizer.convert_ids_to_tokens(model.mask_token_id))
+        text = text.replace(SLOT_MARKER, tokenizer.convert_ids_to_tokens(lm.mask_token_id))
     # A chat template has written its own BOS already.
     special = tokenizer.bos_token is None or not text.startswith(tokenizer.bos_token)
     encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=special, verbose=False)

@@ -46,25 +46,26 @@ def run(given: Namespace) -> Report:
     report = Report(given.output_path, analysis.file, settings)
     to_do = [name for name in tasks if name not in report.finished]
     if to_do:
-        model = given.loaded or inputs.load_model(given.model, given.model_args, given.device)
+        lm = given.loaded or inputs.load_model(given.model, given.model_args, given.device)
+        lm.model.requires_grad_(False)
     for name in tqdm(to_do, desc=analysis.file, unit="task"):
-        report.add(name, analysis.rows(given, model, tasks[name]))
+        report.add(name, analysis.rows(given, lm, tasks[name]))
     report.write({name: over_tasks(report.rows, value, by) for name, (value, by) in analysis.summary.items()})
     return report
 
 
-def group_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
+def group_rows(given: Namespace, lm: Any, task: Any) -> list[Row]:
     """Table 1: rows with the mean normalised gradient norm of each group of positions, for each question."""
-    prompts = inputs.build_prompts(task, model, given.n_masks, limit=given.limit, chat=given.apply_chat_template)
+    prompts = inputs.build_prompts(task, lm, given.n_masks, limit=given.limit, chat=given.apply_chat_template)
     rows = []
-    for question, (prompt, (values, token)) in enumerate(zip(prompts, _attributed(given, model, prompts), strict=True)):
+    for question, (prompt, (values, token)) in enumerate(zip(prompts, _attributed(given, lm, prompts), strict=True)):
         row = {"task": task.config.task, "question": question, "n_masks": len(prompt.masks)}
-        row |= {"predicted": model.lm.tokenizer.decode([token]), "answer": prompt.answer}
+        row |= {"predicted": lm.tokenizer.decode([token]), "answer": prompt.answer}
         rows += [row | {"group": group, "gradient": mean} for group, mean in group_means(values, prompt).items()]
     return rows
 
 
-def example_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
+def example_rows(given: Namespace, lm: Any, task: Any) -> list[Row]:
     """E3: a row for each reordering and place of an example, with the mean over questions.
 
     Places count from 1, the first example of the prompt.
@@ -73,8 +74,8 @@ def example_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
     rows = []
     for reordering in range(given.reorderings):
         inputs.reorder_examples(task, given.seed, reordering)
-        prompts = inputs.build_prompts(task, model, given.n_masks, limit=given.limit, chat=given.apply_chat_template)
-        attributed = zip(prompts, _attributed(given, model, prompts), strict=True)
+        prompts = inputs.build_prompts(task, lm, given.n_masks, limit=given.limit, chat=given.apply_chat_template)
+        attributed = zip(prompts, _attributed(given, lm, prompts), strict=True)
         means = [example_means(values, prompt) for prompt, (values, _) in attributed]  # [questions][examples]
         for place, (example, gradients) in enumerate(
             zip(inputs.examples_of(task, first), zip(*means, strict=True), strict=True), 1
@@ -85,17 +86,17 @@ def example_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
     return rows
 
 
-def confidence_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
+def confidence_rows(given: Namespace, lm: Any, task: Any) -> list[Row]:
     """E13: a row for each question and mask count, with the greedy token, its probability and the entropy in nats.
 
     `n_masks` is the requested number. A block diffusion model gets more masks, up to the end of its last block.
     """
     rows = []
     for n_masks in given.n_masks:
-        prompts = inputs.build_prompts(task, model, n_masks, limit=given.limit, chat=given.apply_chat_template)
-        predictions = _in_batches(given, model, prompts, partial(predict, model.denoiser))
+        prompts = inputs.build_prompts(task, lm, n_masks, limit=given.limit, chat=given.apply_chat_template)
+        predictions = _in_batches(given, lm, prompts, partial(predict, lm.denoiser))
         for question, (prompt, (token, confidence, entropy)) in enumerate(zip(prompts, predictions, strict=True)):
-            predicted = model.lm.tokenizer.decode([token])
+            predicted = lm.tokenizer.decode([token])
             row = {"task": task.config.task, "question": question, "n_masks": n_masks, "predicted": predicted}
             row |= {"answer": prompt.answer, "correct": int(predicted == prompt.answer)}
             rows.append(row | {"confidence": confidence, "entropy": entropy})
@@ -127,16 +128,16 @@ def predict(denoiser: Denoiser, batch: Sequence[inputs.Prompt]) -> list[tuple[in
     return list(zip(*columns, strict=True))
 
 
-def _attributed(given: Namespace, model: inputs.Model, prompts: Sequence[inputs.Prompt]) -> list[tuple[Any, int]]:
+def _attributed(given: Namespace, lm: Any, prompts: Sequence[inputs.Prompt]) -> list[tuple[Any, int]]:
     """The normalised gradient norms [T] of each prompt, and its predicted token."""
-    return _in_batches(given, model, prompts, partial(attribute, model.denoiser, excluded_token_id=model.mask_token_id))
+    return _in_batches(given, lm, prompts, partial(attribute, lm.denoiser, excluded_token_id=lm.mask_token_id))
 
 
 def _in_batches(
-    given: Namespace, model: inputs.Model, prompts: Sequence[inputs.Prompt], run: Callable[[Any], list[_T]]
+    given: Namespace, lm: Any, prompts: Sequence[inputs.Prompt], run: Callable[[Any], list[_T]]
 ) -> list[_T]:
     """Results of `run` for all prompts, in batches that shrink when memory runs out."""
-    largest = LARGEST_BATCH_ON_CPU if model.denoiser.device.type == "cpu" else LARGEST_BATCH
+    largest = LARGEST_BATCH_ON_CPU if lm.denoiser.device.type == "cpu" else LARGEST_BATCH
 
     @find_executable_batch_size(starting_batch_size=largest if given.batch_size == "auto" else int(given.batch_size))
     def run_all(batch_size: int) -> list[_T]:
@@ -151,7 +152,7 @@ class Analysis(NamedTuple):
     """The name of its files, its rows for a task, and its means: name -> a column, and those that it is grouped by."""
 
     file: str
-    rows: Callable[[Namespace, inputs.Model, Any], list[Row]]
+    rows: Callable[[Namespace, Any, Any], list[Row]]
     summary: Mapping[str, tuple[str, list[str]]]
 
 

@@ -57,7 +57,7 @@ def evidence_of(model: Model, before: Model | None = None) -> dict[str, Evidence
     """
     found = {
         **{name: _paired(model, name) for name in CONTRASTS},
-        "worst_masks": _worst_masks(model),
+        "worst_masks": _evidence(_losses_to_worst(model, [*mask_counts(model).values()]), model, MASKS),
         "gradients_masks": _gradients_of_masks(model),
         "gradients_near": _gradients_of_examples(model),
         "fine_tuning": _fine_tuning(before, model) if before else None,
@@ -69,11 +69,6 @@ def mask_counts(model: Model) -> dict[int, Condition]:
     """Mask count -> condition of the experiment that varies it (E4), in ascending order."""
     found = [one for one in model.answers if one.masks is not None and one == replace(MASKS, masks=one.masks)]
     return {int(one.masks or 0): one for one in sorted(found, key=lambda one: one.masks or 0)}
-
-
-def _worst_masks(model: Model) -> Evidence | None:
-    losses = _losses_to_worst(model, [*mask_counts(model).values()])
-    return _evidence(losses, model, MASKS) if losses else None
 
 
 def _fine_tuning(before: Model, after: Model) -> Evidence | None:
@@ -173,8 +168,8 @@ def _of_task(model: Model, conditions: Sequence[Condition], task: str, share: st
 def _evidence(
     differences: Mapping[str, Floats], model: Model, reference: Condition, share: str = "decoded"
 ) -> Evidence | None:
-    """Evidence from each question's difference, by task, if the reference was asked."""
-    if not have_letters(model, [reference]):
+    """Evidence from each question's difference, by task, if there is any and the reference was asked."""
+    if not differences or not have_letters(model, [reference]):
         return None
     percents = {task: 100 * values for task, values in differences.items()}
     return _from_samples(percents, *_reference(model, reference, share))

@@ -127,10 +127,11 @@ def decide(
     for name, claim in asked.items():
         test, level = tests[name], levels.get(name, LEVEL / n_claims)
         low, high = test.interval(level)
+        bases = before if name == "fine_tuning" and before else found
         needed = None
         if name in untestable:
             kind, words = untestable[name]
-        elif claim.needs and not _is_reproduced(before if name == "fine_tuning" and before else found, claim.needs):
+        elif claim.needs and (claim.needs not in bases or bases[claim.needs].kind != "reproduced"):
             kind, words = "nothing to recover", "nothing to recover: no loss to masks is reproduced"
         else:
             kind = words = _kind(claim.delta, low, high)
@@ -212,10 +213,6 @@ def _gate(claim: Claim, evidence: Evidence) -> tuple[Kind, str] | None:
     if claim.ceiling is not None and evidence.reference > claim.ceiling:
         return "at the ceiling", f"at the ceiling: {evidence.reference:.1f}% right with “{claim.reference}”"
     return None
-
-
-def _is_reproduced(verdicts: Mapping[str, Verdict], name: str) -> bool:
-    return name in verdicts and verdicts[name].kind == "reproduced"
 
 
 def _kind(delta: float, low: float, high: float) -> Kind:

@@ -71,11 +71,6 @@ class Engine:
     nested: str = ""
     answer_id: str = ""
 
-    def as_body(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the options that the engine reads as the part of a request, under its own names."""
-        read = {self.names.get(name, name): value for name, value in options.items() if name not in self.fixed}
-        return {self.nested: read} if self.nested else read
-
 
 _GREEDY = {"temperature": 0.0, "top_p": None, "top_k": None, "seed": UNKNOWN}
 ENGINES = {

@@ -8,7 +8,7 @@ if no prompt here can show a fault. The arguments are those of `--model mdlm-ser
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -79,15 +79,14 @@ class Examination:
         self.n_asked, self.failures = 0, list[Served]()
         self.usage: Mapping[str, Any] = {}  # of the last answer
 
-    def request(self, prompt: str, gen_kwargs: Mapping[str, Any]) -> Any:
-        """Returns a request as lm-eval makes it, in a task named after the prompt."""
-        return new_instance("generate_until", {}, (prompt, {**_GENERATION, **gen_kwargs}), prompt, 0)
+    def request(self, prompt: str, gen_kwargs: Mapping[str, Any], template: Callable[..., Any]) -> Any:
+        """Returns a request as lm-eval makes it, in a task named after the prompt. A chat is written by `template`."""
+        text = template(_chat(prompt)) if self.lm.chat else prompt
+        return new_instance("generate_until", {}, (text, {**_GENERATION, **gen_kwargs}), prompt, 0)
 
     def expected(self, prompt: str, **gen_kwargs: Any) -> str:
         """Returns the text that the model in this process writes."""
-        request = self.request(prompt, gen_kwargs)
-        if self.lm.chat:
-            request.arguments = (self.lm.rendered(_chat(prompt)), request.args[1])
+        request = self.request(prompt, gen_kwargs, self.lm.rendered)
         (text,) = self.reference.generate_until([request], disable_tqdm=True)
         return text
 
@@ -95,10 +94,8 @@ class Examination:
         """Returns the server's text as it was sent. Raises NoAnswerError if there is none."""
         import requests
 
-        lm, request = self.lm, self.request(prompt, gen_kwargs)
-        if lm.chat:
-            request.arguments = (lm.apply_chat_template(_chat(prompt)), request.args[1])
-        payload = lm.payload_of(request, seed)
+        lm = self.lm
+        payload = lm.payload_of(self.request(prompt, gen_kwargs, lm.apply_chat_template), seed)
         self.n_asked += 1
         try:
             answer = requests.post(
@@ -186,15 +183,11 @@ class Examination:
         return Finding("no text holds one")
 
     def end_tokens(self) -> Finding:
-        ended = [
-            one
-            for prompt, one in zip(PROMPTS, self.plain, strict=True)
-            if self.reference.record.tasks[prompt].endings["ended_by_eos"]
-        ]
+        tasks, asked = self.reference.record.tasks, zip(PROMPTS, self.plain, strict=True)
+        ended = [one for prompt, one in asked if tasks[prompt].endings["ended_by_eos"]]
         longer = (one for one in ended if not one.is_right and one.text.startswith(one.expected))
-        return Finding(
-            f"{len(ended)} texts end by themselves", next(longer, None), passed=any(one.is_right for one in ended)
-        )
+        why = f"{len(ended)} texts end by themselves"
+        return Finding(why, next(longer, None), passed=any(one.is_right for one in ended))
 
     def template(self) -> Finding:
         if self.lm.chat:
@@ -204,7 +197,7 @@ class Examination:
             return Finding(why, one if said not in (None, here) else None, passed=said is not None)
 
         def applied(text: str) -> str:
-            return str(self.lm.apply_chat_template([{"role": "user", "content": text}]))
+            return str(self.lm.apply_chat_template(_chat(text)))
 
         for prompt in PROMPTS if self.lm.tokenizer.chat_template else ():
             one = self.compare(applied(prompt))
@@ -269,9 +262,8 @@ def main() -> None:
         kept = {name: value for name, value in given.model_args.items() if name not in REQUEST_OPTIONS}
         report = conformance(MDLMServer(**kept | {"audit": 1}))
         points = report["points"].items()
-        print(
-            markdown_table(("point", "result", "why"), [(name, each["result"], each["why"]) for name, each in points])
-        )
+        rows = [(name, each["result"], each["why"]) for name, each in points]
+        print(markdown_table(("point", "result", "why"), rows))
         for name, each in points:
             if each["wrong"]:
                 print(f"\n{name}: {json.dumps(each['wrong'], ensure_ascii=False)}")

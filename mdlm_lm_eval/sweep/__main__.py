@@ -181,12 +181,19 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
 
     Raises OptionError for an unknown option.
     """
-    load_plugins(_plugins_of(words))
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("config", "plugins"):
+        first.add_argument(f"--{name}")
+    first.add_argument("--model_args", nargs="+", action=MergeDictAction, default={})
+    typed = first.parse_known_args(words)[0]
+    settings = read_recipe(RECIPES, typed.config) if typed.config else {}
+    places = ({"plugins": typed.plugins}, typed.model_args, settings, settings.get("model_args") or {})
+    # Plug-ins add options, so they are loaded before the others are parsed.
+    load_plugins(next((str(each["plugins"]) for each in places if each.get("plugins")), None))
     parser = _parser()
     known, rest = parser.parse_known_args(words)
     refuse_rest(rest, [action.dest for action in parser._actions], hint="commas separate values: --steps 1,2,4")
-    given = vars(known)
-    settings = read_recipe(RECIPES, given.pop("config")) if "config" in given else {}
+    given = {name: value for name, value in vars(known).items() if name != "config"}
     if without_value := [pair for pair in given.get("metadata", ()) if "=" not in pair]:
         raise OptionError(f"--metadata {without_value[0]}: must be KEY=VALUES, such as fewshot_distractors=0,10")
     if "metadata" in given:
@@ -214,18 +221,6 @@ def _over_preset(preset: str, settings: Mapping[str, Any], axes: set[str]) -> di
         for name in ("model_args", "gen_kwargs")
     }
     return {**run, **settings, **of_both}
-
-
-def _plugins_of(words: Sequence[str]) -> str | None:
-    """The plug-ins named on the command line or in the file. They add options, so they are loaded before parsing."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("config", "plugins"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--model_args", nargs="+", action=MergeDictAction, default={})
-    given = parser.parse_known_args(words)[0]
-    settings = read_recipe(RECIPES, given.config) if given.config else {}
-    places = ({"plugins": given.plugins}, given.model_args, settings, settings.get("model_args") or {})
-    return next((str(each["plugins"]) for each in places if each.get("plugins")), None)
 
 
 def samples(text: str) -> Any:

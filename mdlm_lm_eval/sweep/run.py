@@ -26,7 +26,6 @@ from tqdm import tqdm
 from transformers import AutoTokenizer
 
 from mdlm_lm_eval.analyses.__main__ import analyse
-from mdlm_lm_eval.analyses.inputs import model_of
 from mdlm_lm_eval.arguments import config_of, settings_of, source_of, tokenizer_of
 from mdlm_lm_eval.declared import defaults_of, own_names
 from mdlm_lm_eval.decoding.guests import Snapshot
@@ -72,9 +71,8 @@ def as_chats(sweep: Sweep) -> Sweep:
     """
     if sweep.apply_chat_template != "auto":
         return sweep
-    if not (name := str(sweep.model_args.get("pretrained") or "")):
-        return replace(sweep, apply_chat_template=False)
     has_template = tokenizer_of_model(sweep).chat_template is not None
+    name = str(sweep.model_args["pretrained"])
     chats = has_template and not re.search(r"(?<![a-z])base(?![a-z])", Path(name).name.lower())
     why = "its tokenizer has a chat template" if has_template else "its tokenizer has no chat template"
     why = "its name says base" if has_template and not chats else why
@@ -246,7 +244,7 @@ class Evaluator:
         command = self.sweep.command(cell)
         with tempfile.TemporaryDirectory() as scratch:
             folder = ((settings and self.partial) or Path(scratch)) / digest_of_settings(settings)
-            analyse([*shlex.split(command)[1:], f"--output_path={folder}"], model_of(lm))
+            analyse([*shlex.split(command)[1:], f"--output_path={folder}"], lm)
             files = {path.name: path.read_bytes() for path in folder.iterdir()}
             shutil.rmtree(folder)
         content = json.loads(files[cell.result_file])
@@ -287,12 +285,10 @@ class Evaluator:
 
     def _loaded(self, cell: Cell) -> Any:
         """The model of a cell, which is loaded again only if its arguments differ from those of the cell before."""
-        arguments, own = dict(self.sweep.model_args), cell.arguments
+        arguments = own = dict(cell.arguments)
         if self.sweep.model == "mdlm":  # adapter, preset and options are set at the beginning of each cell
-            arguments.pop("preset", None)
-            arguments |= {name: own[name] for name in ("modeling", "sampler") if own.get("modeling")}
-        elif "peft" in own:
-            arguments["peft"] = own["peft"]
+            kept = [*self.sweep.model_args, *(("modeling", "sampler") if own.get("modeling") else ())]
+            arguments = {name: own[name] for name in kept if name in own and name != "preset"}
         if self._lm is None or arguments != self._arguments:
             self._lm, self._arguments = None, dict(arguments)  # frees the memory first
             placement = {"batch_size": self.sweep.batch_size, "device": self._device}

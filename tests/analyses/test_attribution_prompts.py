@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mdlm_lm_eval.analyses import inputs
-from mdlm_lm_eval.analyses.inputs import Model, Prompt, build_prompts, examples_of, load_model, load_tasks
+from mdlm_lm_eval.analyses.inputs import Prompt, build_prompts, examples_of, load_model, load_tasks
 from mdlm_lm_eval.analyses.runs import confidence_and_entropy, predict
 from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.lm import MDLM
@@ -27,12 +27,12 @@ def tasks() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def bytewise(long_checkpoint: Path) -> Model:
+def bytewise(long_checkpoint: Path) -> Any:
     return load_model("mdlm", {"pretrained": str(long_checkpoint)}, "cpu")
 
 
-def first(task: Any, model: Model, n_masks: int | None, *, chat: bool = False) -> Prompt:
-    return build_prompts(task, model, n_masks, limit=1, chat=chat)[0]
+def first(task: Any, lm: Any, n_masks: int | None, *, chat: bool = False) -> Prompt:
+    return build_prompts(task, lm, n_masks, limit=1, chat=chat)[0]
 
 
 @pytest.mark.parametrize("pretrained", ["built-in", "built-in-block"])
@@ -42,7 +42,7 @@ def test_predictions_are_the_answers_that_lm_eval_scores(
 ) -> None:
     model, task = load_model("mdlm", {"pretrained": pretrained}, "cpu"), tasks[name]
     prompts = build_prompts(task, model, n_masks, limit=8, chat=False)
-    predicted = [model.lm.tokenizer.decode([token]) for token, *_ in predict(model.denoiser, prompts)]
+    predicted = [model.tokenizer.decode([token]) for token, *_ in predict(model.denoiser, prompts)]
     masks = {} if n_masks is None else {"n_masks": n_masks}
     lm = MDLM(pretrained=pretrained, device="cpu", steps=1, **masks)
     texts = [task.fewshot_context(document, 0) for document in task.test_docs().select(range(8))]
@@ -58,11 +58,11 @@ def test_predictions_are_the_answers_that_lm_eval_scores(
 
 @pytest.mark.parametrize("name", [OPEN, SLOT, LEFT])
 @pytest.mark.parametrize("chat", [False, True])
-def test_each_example_is_where_its_tokens_say(name: str, chat: bool, tasks: dict[str, Any], bytewise: Model) -> None:
+def test_each_example_is_where_its_tokens_say(name: str, chat: bool, tasks: dict[str, Any], bytewise: Any) -> None:
     task = tasks[name]
     prompt = first(task, bytewise, 2 if name == OPEN else None, chat=chat)
     between = "<assistant>" if chat else "\n"
-    decode = bytewise.lm.tokenizer.decode
+    decode = bytewise.tokenizer.decode
     if name != OPEN:
         assert prompt.masks == [prompt.answer_at]
         assert decode(prompt.token_ids[: prompt.answer_at]).endswith("<assistant>Answer:[" if chat else "\nAnswer:[")

@@ -14,11 +14,11 @@ import torch
 import yaml
 
 from mdlm_lm_eval.check import authors, here
-from mdlm_lm_eval.check.__main__ import _parser, check
+from mdlm_lm_eval.check.__main__ import _parser, check, main
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.in_words import check_in_words
-from tests.support import commands
+from tests.conftest import refused
 from tests.support.leaderboard_files import gsm8k_file, write
 
 pytestmark = pytest.mark.slow
@@ -195,35 +195,16 @@ def test_the_noise_floor_recovers_noise_that_is_added_to_logits(
 
 
 @pytest.mark.usefixtures("in_process", "without_tasks_of_lm_eval")
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--against", f"{FILES / 'sampler.py'}:other_signature"), r"takes \(texts, model\), not \(model, prompt"),
-        (
-            ("--modeling", f"{FILES / 'network.py'}:OtherFamily"),
-            "is for model_type=dream, and the checkpoint's is llama",
-        ),
-        (("--against", SAMPLER, "--reference_args", "treshold=1"), "takes no such argument"),
-        (("--noise", "batchsize=1"), "unknown model argument batchsize=1; did you mean batch_size"),
-    ],
-)
-def test_bad_input_is_one_sentence(checkpoint: Path, words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        checked(checkpoint, *words)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--against", "nowhere.py:generate"), "--against nowhere.py:generate: there is no such file"),
-        (("--modeling", "nowhere.py"), "--modeling nowhere.py: there is no such file"),
-        (("--reference_python", "python4"), "--reference_python python4: needs --modeling or --trust_remote_code"),
-    ],
-)
-def test_the_command_refuses_it_before_anything_is_loaded(words: tuple[str, ...], said: str) -> None:
-    done = commands.run("mdlm_lm_eval.check", *words, code=2)
-    assert done.stderr.startswith(f"mdlm-check: {said}")
-    assert done.stderr.count("\n") == 1
+@pytest.mark.parametrize(("words", "sentence"), refused("mdlm-check"))
+def test_bad_input_is_one_sentence(
+    checkpoint: Path, words: str, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = words.replace("AUTHORS", str(FILES)).split()
+    monkeypatch.setattr(sys, "argv", ["mdlm-check", str(checkpoint), *SHORT, *given])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    (said,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("mdlm-check: "))
+    assert sentence in said
 
 
 def test_a_check_that_is_not_there_is_refused() -> None:

@@ -28,7 +28,7 @@ from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.server import UNKNOWN, MDLMServer
 from mdlm_lm_eval.serving import NoAnswerError
 from mdlm_lm_eval.serving.conformance import PROMPTS, conformance
-from tests.conftest import choice, generation, refused, tiny_tokenizer
+from tests.conftest import choice, data, generation, refused, tiny_tokenizer
 from tests.support.commands import run
 from tests.support.reference import GOLDEN
 
@@ -279,19 +279,7 @@ def test_retries_lose_and_double_nothing() -> None:
 
 
 @pytest.mark.usefixtures("_no_waiting")
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        (completion("half an ans", 3, "abort"), "finish_reason=abort"),
-        (completion("", 0, "error"), "finish_reason=error"),
-        (completion("", 0), "an empty text and no tokens"),
-        (completion("", None, None), "an empty text and no tokens"),
-        ({"object": "error", "message": "out of memory", "code": 500}, "out of memory"),
-        ({"error": {"message": "out of memory"}}, "out of memory"),
-        ({"choices": []}, "no choices"),
-        ([], "an error"),
-    ],
-)
+@pytest.mark.parametrize(("body", "why"), data("cases.json")["no answers of a server"])
 def test_what_is_no_answer_is_an_error_that_names_the_request(body: Any, why: str, tmp_path: Path) -> None:
     requests, path = numbered(3), str(tmp_path / "cache.db")
     with StandIn(echo) as server:

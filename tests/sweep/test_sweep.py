@@ -152,12 +152,6 @@ def test_differences_are_to_the_first_cell_or_the_one_that_is_named(tmp_path: Pa
     assert [score.startswith("50.0,") for score in scores] == [True, False, True]
 
 
-def test_a_baseline_that_is_no_cell_is_refused_at_once(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    ended = sweep(tmp_path, checkpoint, task_folder, "--steps=1,2", "--baseline=steps=3")
-    assert ended.code == 2
-    assert "--baseline steps=3: no cell has these words" in ended.err
-
-
 def test_nothing_loads_where_all_is_done(
     tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,17 +345,7 @@ def test_no_cell_runs_where_one_cannot(tmp_path: Path, checkpoint: Path, task_fo
 
 
 @pytest.mark.usefixtures("without_tasks_of_lm_eval")
-@pytest.mark.parametrize(
-    ("task", "option", "sentence"),
-    [
-        (
-            "tiny_choice",
-            "--n_masks=auto,9,3",
-            "n_masks=3: n_masks=3 is too small: a continuation of this task has 5 tokens",
-        ),
-        ("tiny_rolling", "--likelihood=confidence", "likelihood=confidence is no likelihood of a text"),
-    ],
-)
+@pytest.mark.parametrize(("task", "option", "sentence"), refused("likelihoods of a sweep"))
 def test_likelihoods_that_cannot_be_computed_are_refused_before_anything_is_generated(
     tmp_path: Path,
     checkpoint: Path,

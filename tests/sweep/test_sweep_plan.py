@@ -13,48 +13,17 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import RECIPES, settings_of, sweep_of
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.run import as_chats, check_cells
-from tests.conftest import LM_EVAL_05, refused
+from tests.conftest import LM_EVAL_05, data, refused
 
 
-def names(settings: dict[str, Any]) -> list[str]:
-    return [cell.name.removeprefix("built-in/").removeprefix("hf/") for cell in plan(settings).cells]
-
-
-def test_every_value_of_an_axis_meets_every_other_once() -> None:
-    settings = {
-        "tasks": "mdlm_context",
-        "metadata": {"fewshot_distractors": [0, 10]},
-        "grids": [{"steps": 1, "n_masks": "1,2"}, {"n_masks": [2], "steps": "1"}, {"mask_ratio": 0.2}],
-    }
-    assert names(settings) == [
-        "mdlm_context,n_masks=1,steps=1,fewshot_distractors=0",
-        "mdlm_context,n_masks=2,steps=1,fewshot_distractors=0",
-        "mdlm_context,n_masks=1,steps=1,fewshot_distractors=10",
-        "mdlm_context,n_masks=2,steps=1,fewshot_distractors=10",
-        "mdlm_context,mask_ratio=0.2,fewshot_distractors=0",
-        "mdlm_context,mask_ratio=0.2,fewshot_distractors=10",
-    ]
-
-
-def test_tasks_shots_and_seeds_are_axes() -> None:
-    planned = plan({"tasks": "mdlm_sst2,mdlm_rte", "num_fewshot": "5,25", "seed": [1, 2]})
-    expected = [(f"mdlm_{task}", shots, seed) for task in ("sst2", "rte") for shots in (5, 25) for seed in (1, 2)]
-    assert [cell.name for cell in planned.cells] == [
-        f"built-in/{t},num_fewshot={n},seed={seed}" for t, n, seed in expected
-    ]
-    assert planned.cells[0].seeds == (1, 1, 1, 1)
-    assert plan({"tasks": "mdlm_context"}).cells[0].seeds == (0, 1234, 1234, 1234)  # lm-eval's own
-
-
-def test_none_is_a_value_of_an_axis() -> None:
-    planned = names({"tasks": "t", "block_length": 8, "confidence_threshold": "none,0.9"})
-    assert planned == ["t,block_length=8,confidence_threshold=None", "t,block_length=8,confidence_threshold=0.9"]
-
-
-def test_the_metadata_of_a_grid_wins_over_what_all_share() -> None:
-    metadata = {"fewshot_distractors": 10, "fewshot_relevant": 5}
-    settings = {"tasks": "t", "metadata": metadata, "grids": [{"metadata": {"fewshot_distractors": 0}}]}
-    assert names(settings) == ["t,fewshot_distractors=0,fewshot_relevant=5"]
+@pytest.mark.parametrize(("settings", "expected"), data("cases.json")["cells of a sweep"])
+def test_every_value_of_an_axis_meets_every_other_once(settings: dict[str, Any], expected: list[str]) -> None:
+    """An audit skips exact cells, and autoregressive models have no axes of masks."""
+    planned = plan(settings)
+    check_cells(planned)
+    assert [cell.name.partition("/")[2] for cell in planned.cells] == expected
+    seed = planned.cells[0].seed
+    assert planned.cells[0].seeds == ((0, 1234, 1234, 1234) if seed is None else (seed,) * 4)  # lm-eval's own
 
 
 def test_adapters_are_an_axis_and_have_folders_of_their_own(tmp_path: Path) -> None:
@@ -73,12 +42,6 @@ def test_options_among_model_arguments_are_axes_of_one_value() -> None:
     (cell,) = planned.cells
     assert cell.name == "built-in+out__a/mdlm_context,n_masks=5"
     assert cell.arguments == {**planned.model_args, "peft": "out/a", "n_masks": 5}
-
-
-def test_autoregressive_models_have_no_mask_axes() -> None:
-    axes = {"metadata": {"fewshot_distractors": [0, 9]}, "grids": [{"n_masks": [1, 2]}, {"mask_ratio": 0.2}]}
-    planned = names({"tasks": ["mdlm_context"], "model": "hf"} | axes)
-    assert planned == ["mdlm_context,fewshot_distractors=0", "mdlm_context,fewshot_distractors=9"]
 
 
 def test_the_recorded_command_says_everything() -> None:
@@ -128,17 +91,6 @@ def test_what_has_an_effect_is_an_axis() -> None:
     """In block diffusion a threshold fills at least as many masks as its schedule says."""
     axes = {"tasks": "t", "steps": [4, 8], "confidence_threshold": 0.9}
     check_cells(plan(axes | {"model_args": {"pretrained": "built-in-block"}}))
-    check_cells(plan({"tasks": "t", "n_masks": 8, "unmasking": ["confidence", "entropy"], "seed": [1, 2]}))
-
-
-def test_an_audit_skips_exact_cells() -> None:
-    planned = plan({"tasks": "t", "block_length": 8, "cache": "dual,none", "cache_audit": "5,9"})
-    check_cells(planned)
-    assert [cell.name.partition("cache=")[2] for cell in planned.cells] == [
-        "dual,cache_audit=5",
-        "dual,cache_audit=9",
-        "none",
-    ]
 
 
 @pytest.mark.parametrize(("words", "message"), refused("mdlm-sweep words"))
