@@ -192,8 +192,7 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
             refused[file.path] = f"lost examples of prompts that do not fit into the model's context ({cut[0]})"
         elif suites:
             model = _model(models, file, file.tasks[next(iter(suites))])
-            conditions = {name: _condition(file.tasks[name], task) for name, task in suites.items()}
-            asked = {name: (one, suites[name].task) for name, one in conditions.items()}
+            asked = {name: (_condition(file.tasks[name], task), task.task) for name, task in suites.items()}
             _add_answers(model, file, asked, plans, refused)
         else:
             beside.append(file)
@@ -201,11 +200,7 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
         names = leaves(group, file.groups) if group in file.groups else [group] * (group in file.tasks)
         for model in models.values():
             if names and model.who == _who(file, file.tasks[names[0]]):
-                results = {name: file.tasks[name] for name in names}
-                asked = {
-                    name: (replace(_decoded(one), asks=group, relevant=one.shots, distractors=0), name)
-                    for name, one in results.items()
-                }
+                asked = {name: (_condition_beside(group, file.tasks[name]), name) for name in names}
                 _add_answers(model, file, asked, plans, refused)
     answered = [model for model in models.values() if _in_full(model)]
     _name(answered)
@@ -320,6 +315,10 @@ def _condition(result: TaskResult, task: SuiteTask) -> Condition:
         distractors=int(given["fewshot_distractors"]),
         labels=str(given["fewshot_labels"]).lower(),
     )
+
+
+def _condition_beside(group: str, result: TaskResult) -> Condition:
+    return replace(_decoded(result), asks=group, relevant=result.shots, distractors=0)
 
 
 def _decoded(result: TaskResult, masks_inside: int = 0) -> Condition:

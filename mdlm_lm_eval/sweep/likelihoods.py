@@ -6,6 +6,7 @@ model sees the likelihoods of the same cell.
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from datasets import disable_caching, enable_caching
@@ -29,8 +30,11 @@ def check_likelihoods(lm: MDLM, sweep: Sweep, load: Callable[[Cell], dict[str, A
         if cell.task.startswith("mdlm_"):  # the package's own tasks, which only generate
             continue
         lm.use_options(cell.arguments)
-        if lm.settings.likelihood.n_masks == "auto" and not any(_is_refused(lm, kind) for kind in _KINDS):
-            continue
+        with suppress(OptionError):
+            for kind in _KINDS:
+                lm.check_likelihoods(kind)
+            if lm.settings.likelihood.n_masks == "auto":
+                continue  # no request could be refused
         key = repr((cell.task, cell.metadata))
         if key not in known:
             disable_caching()  # `datasets` would store what a task draws at random now, and its cells would ask that
@@ -46,16 +50,8 @@ def check_likelihoods(lm: MDLM, sweep: Sweep, load: Callable[[Cell], dict[str, A
             raise OptionError(f"{cell.name}: {error}") from error
 
 
-def _is_refused(lm: MDLM, request_type: str) -> bool:
-    try:
-        lm.check_likelihoods(request_type)
-    except OptionError:
-        return True
-    return False
-
-
 def _requests(lm: MDLM, sweep: Sweep, tasks: dict[str, Any]) -> list[Instance]:
-    """The likelihood requests of some tasks without examples, which change no continuation."""
+    """The likelihood requests of some tasks, without examples and system prompts, which change no continuation."""
     found: list[Instance] = []
     for name, task in tasks.items():
         if task.OUTPUT_TYPE == "generate_until":
@@ -67,10 +63,8 @@ def _requests(lm: MDLM, sweep: Sweep, tasks: dict[str, Any]) -> list[Instance]:
         task.build_all_requests(
             limit=limit,
             samples=None if sweep.samples is None else sweep.samples.get(name),
-            system_instruction=sweep.system_instruction,
             apply_chat_template=bool(sweep.apply_chat_template),
-            fewshot_as_multiturn=sweep.fewshot_as_multiturn,
-            chat_template=lm.apply_chat_template if sweep.apply_chat_template else None,
+            chat_template=lm.apply_chat_template,
         )
         found += [one for one in task.instances if one.request_type in _KINDS]
     return found

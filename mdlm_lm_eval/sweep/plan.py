@@ -165,7 +165,7 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     """Returns a sweep with one cell for each combination of values, without repetitions.
 
     `grids` is a list of grids. Each has its own axes beside the common ones. Raises OptionError for unknown options,
-    values that an option does not take, and options that exclude each other.
+    and for values that an option does not take.
     """
     common = {name: value for name, value in settings.items() if name != "grids"}
     grids: list[dict[str, Any]] = settings.get("grids") or [{}]

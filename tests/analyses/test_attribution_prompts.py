@@ -118,10 +118,6 @@ def test_reorderings_shuffle_the_same_examples_each_in_its_own_way() -> None:
     assert all(option.isdigit() for question in distractors for option in question.options)
 
 
-def test_what_cannot_be_analysed_is_refused(long_checkpoint: Path) -> None:
-    with pytest.raises(OptionError, match="fewshot_relevent=3; did you mean fewshot_relevant"):
-        load_tasks([OPEN], {"fewshot_relevent": 3})
-    with pytest.raises(OptionError, match="cfg_scale=1 has no effect on an analysis"):
-        load_model("mdlm", {"cfg_scale": 1}, None)
+def test_a_masked_model_is_no_autoregressive_one(long_checkpoint: Path) -> None:
     with pytest.raises(OptionError, match="is no autoregressive model; use --model mdlm"):
         load_model("hf", {"pretrained": str(long_checkpoint)}, "cpu")

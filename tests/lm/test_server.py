@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -395,17 +396,8 @@ def chats(*instances: Instance) -> list[Instance]:
     """As lm-eval asks with --apply_chat_template."""
     for one in instances:
         messages = [{"role": "user", "content": one.args[0]}]
-        one.arguments = (MDLMServer.apply_chat_template(Chatting(), messages), one.args[1])
+        one.arguments = (MDLMServer.apply_chat_template(SimpleNamespace(chat=True), messages), one.args[1])  # type: ignore[arg-type]
     return [*instances]
-
-
-class Chatting(MDLMServer):
-    """Knows only that it chats."""
-
-    chat = True
-
-    def __init__(self) -> None:
-        """Nothing."""
 
 
 @pytest.mark.parametrize(

@@ -152,19 +152,6 @@ def test_differences_are_to_the_first_cell_or_the_one_that_is_named(tmp_path: Pa
     assert [score.startswith("50.0,") for score in scores] == [True, False, True]
 
 
-def test_nothing_loads_where_all_is_done(
-    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    more = ("--n_masks=4,5", "--limit=1")
-    assert "2 of 2 cells are done" in sweep(tmp_path, checkpoint, task_folder, *more).err
-    before = stored(tmp_path)
-    monkeypatch.setattr(sweep_run, "Evaluator", None)
-    again = sweep(tmp_path, checkpoint, task_folder, *more)
-    assert again.code == 0
-    assert f"2 of 2 cells are done in {tmp_path}, 0 by this process" in again.err
-    assert stored(tmp_path) == before
-
-
 def test_a_larger_limit_replaces_results_and_a_smaller_does_not(
     tmp_path: Path, checkpoint: Path, task_folder: Path
 ) -> None:

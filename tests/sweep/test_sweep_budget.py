@@ -59,8 +59,3 @@ def test_enough_hours_also_tell_that_there_is_no_effect() -> None:
     questions = budget(WORK, NEEDS, 20)
     for name, cells in NEEDS.items():
         assert min(powers(name, min(questions[cell] for cell in cells), len(NEEDS))) >= 0.8, name
-
-
-def test_cells_have_the_questions_that_their_tasks_have() -> None:
-    everything = budget({cell: Work(one.start, one.seconds, 100) for cell, one in WORK.items()}, NEEDS, 1000)
-    assert set(everything.values()) == {100}
