@@ -104,7 +104,7 @@ def verdicts(stub: str, seed: int, limit: int) -> dict[str, str]:
         sys.argv += ["--model_args=pretrained=built-in", f"--output_path={folder / 'results'}"]
         with (
             patch.object(GenerationJob, "_completions", answering(STUBS[stub], seed)),
-            patch.object(command, "_write_report"),
+            patch.object(command, "_summarise"),
             suppress(SystemExit),
         ):
             command.main()

@@ -31,6 +31,7 @@ class Registry:
     def __init__(self, kind: str, room: str, shared: Callable[[Any, Any], str] = lambda one, other: "") -> None:
         self.kind, self.room, self.shared = kind, room, shared
         self._known: dict[str, Any] = {}
+        self._is_complete = False  # True after all built-in files and entry points have been loaded
         self.guests: dict[str, str] = {}  # name of an object that is not built in -> the module that registered it
 
     def add(self, name: str, thing: Any, module: str) -> None:
@@ -62,10 +63,12 @@ class Registry:
 
     def all(self) -> dict[str, Any]:
         """Returns every object by its name."""
-        for file in self._files:
-            import_module(f"{self.room}.{file}")
-        for name in tuple(self._installed):
-            self.get(name)
+        if not self._is_complete:
+            for file in self._files:
+                import_module(f"{self.room}.{file}")
+            for name in tuple(self._installed):
+                self.get(name)
+            self._is_complete = True
         return dict(self._known)
 
     @cached_property

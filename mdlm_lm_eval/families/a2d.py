@@ -7,10 +7,10 @@ arXiv:2406.07524). Both have the same config; the name says which it is (`Qwen3-
 from functools import partial
 from typing import Any
 
-from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
 from mdlm_lm_eval.families import Family, blocks, register_family
-from mdlm_lm_eval.families.config_mapping import block_length_of, same_keys
+from mdlm_lm_eval.families.config_mapping import same_keys
 
 BLOCK_LENGTH = 32  # in dLLM's training and evaluation; configs do not state it
 # Base model -> config, architecture, end of turn.
@@ -21,25 +21,18 @@ BASES = {
 }
 
 
-def native_config(
-    config_class: type[PretrainedConfig], architecture: str, published: dict[str, Any]
-) -> PretrainedConfig:
-    """The config of the autoregressive model that was trained further."""
-    return same_keys(
-        "A2D",
-        config_class,
-        published,
-        unused="sliding_window max_window_layers layer_types",
-        values={"use_sliding_window": (False,)},
-        architectures=[architecture],
-        **block_length_of(published, BLOCK_LENGTH),
-    )
-
-
 for _base, (_config_class, _architecture, _end_of_turn) in BASES.items():
     _shared: dict[str, Any] = {
         "model_types": (f"a2d-{_base}",),
-        "native_config": partial(native_config, _config_class, _architecture),
+        "native_config": partial(
+            same_keys,
+            "A2D",
+            _config_class,
+            unused="sliding_window max_window_layers layer_types",
+            values={"use_sliding_window": (False,)},
+            blocks=(BLOCK_LENGTH, "block_length"),
+            architectures=[_architecture],
+        ),
         "end_of_turn": (_end_of_turn,),
     }
     _bd3lm, _mdlm = r"(?<![a-z0-9])bd3lm(?![a-z0-9])", r"(?<![a-z0-9])mdlm(?![a-z0-9]|[-_]lm)"

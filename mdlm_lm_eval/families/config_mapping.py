@@ -66,9 +66,9 @@ def plain_rotary(family: str, published: Mapping[str, Any], *names: str, **defau
     return {"rope_type": "default", **rotary}
 
 
-def block_length_of(published: Mapping[str, Any], default: int, *keys: str) -> dict[str, Any]:
-    """`block_length` by the published config, which may have it under other `keys`, and its source in words."""
-    stated = next((published[key] for key in ("block_length", *keys) if published.get(key)), None)
+def block_length_of(published: Mapping[str, Any], default: int, key: str) -> dict[str, Any]:
+    """`block_length` by the published config, which may have it under another `key`, and its source in words."""
+    stated = published.get("block_length") or published.get(key)
     return {"block_length": stated or default, "block_length_from": "config.json" if stated else FAMILY_DEFAULT}
 
 
@@ -78,14 +78,20 @@ def same_keys(
     published: Mapping[str, Any],
     unused: str = "",
     values: Mapping[str, tuple[object, ...]] | None = None,
+    *,
+    defaults: Mapping[str, object] | None = None,
+    blocks: tuple[int, str] | None = None,
     **settings: Any,
 ) -> ConfigClass:
     """A config of transformers' class with the published keys, overridden by `settings`.
 
-    unused: published keys that change no logits. values: as for `require`. Raises OptionError as `require` does.
+    unused: published keys that change no logits. values: as for `require`. defaults: settings that a published config
+    may leave out. blocks: as for `block_length_of`. Raises OptionError as `require` does.
     """
     values = values or {}
     of_class = {*config_class().to_dict(), *config_class.attribute_map, "head_dim", "rope_theta", "rope_scaling"}
     require(family, published, values, " ".join((*of_class, unused)))
     dropped = {*OF_REMOTE_CODE, *values, *(set(unused.split()) - of_class)}
-    return config_class(**{name: value for name, value in published.items() if name not in dropped} | settings)
+    kept = {name: value for name, value in published.items() if name not in dropped}
+    of_blocks = {} if blocks is None else block_length_of(published, *blocks)
+    return config_class(**{**(defaults or {}), **kept, **of_blocks, **settings})

@@ -19,8 +19,8 @@ def native_config(published: dict[str, Any]) -> Qwen2Config:
         published,
         unused="bd_size conplemenrary_mask",  # a key of training, with this spelling
         values={"use_sliding_window": (False,)},
+        defaults={"mask_token_id": 151665},
         architectures=["Qwen2ForCausalLM"],
-        mask_token_id=published.get("mask_token_id", 151665),
         block_length=published["bd_size"],
     )
 

@@ -11,7 +11,7 @@ from transformers import Glm4MoeConfig
 from transformers.core_model_loading import Split, WeightConverter
 
 from mdlm_lm_eval.families import Family, blocks, register_family, tokenizer_of_file
-from mdlm_lm_eval.families.config_mapping import block_length_of, plain_rotary, same_keys
+from mdlm_lm_eval.families.config_mapping import plain_rotary, same_keys
 
 BLOCK_LENGTH = 32  # in training and all published decoding settings; configs do not state it
 
@@ -53,6 +53,8 @@ def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
         published,
         unused=OTHER_KEYS,
         values=GLM4_MOE_SETTINGS,
+        defaults={"mask_token_id": 156895},
+        blocks=(BLOCK_LENGTH, "block_length"),
         n_routed_experts=published["num_experts"],
         n_shared_experts=published["num_shared_experts"],
         attention_bias=bool(published.get("use_qkv_bias", False)),
@@ -62,8 +64,6 @@ def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
         rope_parameters=plain_rotary("LLaDA2", published, "rope_theta", "partial_rotary_factor"),
         eos_token_id=published.get("eos_token_id", published.get("pad_token_id")),
         architectures=["Glm4MoeForCausalLM"],
-        mask_token_id=published.get("mask_token_id", 156895),
-        **block_length_of(published, BLOCK_LENGTH),
     )
 
 

@@ -33,12 +33,12 @@ def native_config(published: dict[str, Any]) -> Qwen3MoeConfig:
         published,
         unused=f"{MOE_KEY} dense_intermediate_size moe_layer_freq router_num_group router_topk_group",
         values=QWEN3_MOE_SETTINGS,
+        defaults={"mask_token_id": 156895},
         moe_intermediate_size=published[MOE_KEY],
         norm_topk_prob=bool(published.get("norm_topk_prob")),
         decoder_sparse_step=1,
         mlp_only_layers=[],
         architectures=["Qwen3MoeForCausalLM"],
-        mask_token_id=published.get("mask_token_id", 156895),
     )
 
 

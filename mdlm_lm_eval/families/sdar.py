@@ -19,7 +19,6 @@ from mdlm_lm_eval.results.names import hub_id
 
 logger = logging.getLogger(__name__)
 BLOCK_LENGTH = 4  # of checkpoints without a block length in their name
-MASK_TOKEN_ID = 151669
 # Keys of training, and `block_size`, which is mapped.
 UNUSED = (
     "block_size debug ep_size fuse_cross_entropy micro_forward skip_checkpoint use_deepep sliding_window "
@@ -49,8 +48,8 @@ def native_config(published: dict[str, Any]) -> Qwen3Config | Qwen3MoeConfig:
         published,
         UNUSED,
         SETTINGS,
+        defaults={"mask_token_id": 151669},
         architectures=["Qwen3MoeForCausalLM" if is_sparse else "Qwen3ForCausalLM"],
-        mask_token_id=published.get("mask_token_id", MASK_TOKEN_ID),
         **blocks,
         **({"norm_topk_prob": True} if is_sparse else {}),
     )

@@ -12,9 +12,8 @@ import torch
 from filelock import FileLock
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, TrainingArguments
+from transformers import TrainingArguments
 
 from mdlm_finetune import Collator, DiffusionTrainer, Example, card
 from mdlm_finetune.card import N_MASKS, Scored, evaluate, fill_in_scores
@@ -163,11 +162,7 @@ def assert_merged(pretrained: Path, adapter: Path, input_ids: Tensor) -> None:
 def test_merged_is_the_adapted_model(family: str, tmp_path: Path, prompts: Path) -> None:
     pretrained, adapter = tmp_path / family, tmp_path / "adapter"
     shutil.copytree(GOLDEN / family, pretrained)
-    names = ("<|unk|>", "<|eos|>", "one", "two", *(f"unused {n}" for n in range(100)))
-    vocabulary = {name: id for id, name in enumerate(names)}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<|eos|>").save_pretrained(pretrained)
+    tiny_tokenizer(160).save_pretrained(pretrained)
     finetune(small(adapter, pretrained, prompts, "learning_rate=0.1", "merge"))
     input_ids = load_file(pretrained / "golden.safetensors")["logits.input_ids"]
     assert_merged(pretrained, adapter, input_ids)
