@@ -165,10 +165,7 @@ def test_a_saved_model_has_the_names_of_its_config(folder: str, tmp_path: Path) 
     assert (saved.attention, saved.shift) == (denoiser.attention, denoiser.shift)
 
 
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [("x-bd3lm-v0.1", "a2d-qwen3"), ("x-mdlm-v0.1", "a2d-qwen3-mdlm"), ("bd3lm/checkpoint-1", "a2d-qwen3")],
-)
+@pytest.mark.parametrize(("name", "family"), data("cases.json")["names of A2D"])
 def test_a2ds_names_tell_its_attention(name: str, family: str, tmp_path: Path) -> None:
     denoiser = load(copy_of("a2d_bd3lm", tmp_path / name))
     assert family_of(denoiser.model.config).name == family

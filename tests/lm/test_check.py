@@ -18,7 +18,7 @@ from mdlm_lm_eval.check.__main__ import _parser, check, main
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.in_words import check_in_words
-from tests.conftest import refused
+from tests.conftest import data, refused
 from tests.support.leaderboard_files import gsm8k_file, write
 
 pytestmark = pytest.mark.slow
@@ -105,17 +105,9 @@ def test_a_fault_of_a_network_is_found(checkpoint: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize(
-    ("words", "cause"),
-    [
-        (("--reference_args", "threshold=0.1"), "threshold=0.1 in their call and none here"),
-        (("--reference_args", "mask_id=7"), "mask id 7 on their canvas and 2 on ours"),
-        (("--reference_args", "gen_length=8"), "their canvas has"),
-        (("--reference_args", "block_length=2"), "block_length=2 in their call and 4 here"),
-    ],
-)
-def test_a_known_cause_is_named_and_is_no_fault(checkpoint: Path, words: tuple[str, ...], cause: str) -> None:
-    found = checked(checkpoint, "--against", SAMPLER, *words)
+@pytest.mark.parametrize(("argument", "cause"), data("cases.json")["known causes"])
+def test_a_known_cause_is_named_and_is_no_fault(checkpoint: Path, argument: str, cause: str) -> None:
+    found = checked(checkpoint, "--against", SAMPLER, "--reference_args", argument)
     assert any(each.startswith(cause) for each in found["choices"]["causes"])
     assert found["verdict"] == "no fault, compared choices"
 
