@@ -251,20 +251,6 @@ def test_robertas_positions_begin_behind_its_padding(tmp_path: Path) -> None:
     assert len(answer) == 2
 
 
-CODE = """
-from transformers import LlamaConfig, LlamaForCausalLM
-
-class DoublingConfig(LlamaConfig):
-    model_type = "doubling"
-
-class Doubling(LlamaForCausalLM):
-    config_class = DoublingConfig
-
-    def forward(self, *args, **kwargs):
-        output = super().forward(*args, **kwargs)
-        output.logits = 2 * output.logits
-        return output
-"""
 SETTINGS = {"trust_remote_code": True, "mask_token_id": 2, "shift_logits": False}
 
 
@@ -276,8 +262,8 @@ def remote(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.syspath_prepend(modules)
     folder = tmp_path / "doubling"
     shutil.copytree(checkpoint, folder)
-    (folder / "modeling_doubling.py").write_text(CODE)
-    auto_map = {"AutoConfig": "modeling_doubling.DoublingConfig", "AutoModelForCausalLM": "modeling_doubling.Doubling"}
+    shutil.copy(Path(__file__).parents[1] / "authors" / "doubling.py", folder)
+    auto_map = {"AutoConfig": "doubling.DoublingConfig", "AutoModelForCausalLM": "doubling.Doubling"}
     edit_json(folder / "config.json", model_type="doubling", auto_map=auto_map)
     return folder
 

@@ -3,7 +3,6 @@
 import hashlib
 import random
 import shutil
-import textwrap
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -23,115 +22,6 @@ from tests.sweep.test_sweep import stored, sweep
 
 FILES = Path(__file__).parents[1] / "authors"
 LLADA = f"{FILES}/sampler.py:generate"  # LLaDA's signature
-# With the signature of Fast-dLLM's functions, which return their passes too; and faults.
-OTHERS = """
-import random
-import torch
-from beside import answer
-
-calls = []
-
-def faulty(model, prompt, gen_length=8, mask_id=0, fault="none", *, eos_id=None):
-    row = torch.cat([prompt, torch.full((1, gen_length), 50 + len(calls))], 1)
-    if "fifth" in fault:
-        calls.append(prompt)
-        if len(calls) == 5:
-            raise RuntimeError("no such luck")
-    if "few" in fault:
-        return row[:, :-1], 0
-    if "many" in fault:
-        return torch.cat([row, row[:, :1]], 1), 0
-    if "mask" in fault:
-        row[0, -1] = mask_id
-    if "dtype" in fault:
-        return row.float()
-    if "runs" in fault:
-        model(prompt)
-    if "device" in fault:
-        return row.to("meta")
-    if "raises" in fault:
-        raise RuntimeError("no such luck")
-    if "early" in fault:
-        return [*prompt[0].tolist(), 60, eos_id]
-    return (row, 0)
-
-def draws(model, prompts, gen_length):
-    return [answer(gen_length) for _ in prompts]
-
-draws.batches = True
-
-def method(self, inputs, generation_config=None, **kwargs):
-    return inputs
-
-class Owner:
-    steps_seen = ()
-
-    def diffusion_generate(self, inputs, generation_config=None, **kwargs):
-        n = kwargs.get("max_new_tokens")
-        assert kwargs.get("alg") == "maskgit_plus" and self._own(kwargs.get("steps"))
-        logits = self(torch.nn.functional.pad(inputs, (0, n), value=kwargs.get("mask_token_id")), "full", None).logits
-        return torch.cat([inputs, logits[:, -n:].topk(2).indices[..., 1]], 1)
-
-    def _own(self, steps):
-        return steps == 4 and self.config.vocab_size == 259
-"""
-# What a guest may leave in a model, one by one; all of them change what the model says.
-PATCHES = """
-import torch
-
-def patched(model, prompt, gen_length, what="none"):
-    layer = model.model.layers[0]
-    plain = type(layer.mlp).forward
-    if what == "class":
-        type(layer.mlp).forward = lambda self, x: plain(self, x) * -5
-    if what == "method":
-        layer.mlp.forward = lambda x: plain(layer.mlp, x) * -5
-    if what == "hook":
-        layer.mlp.register_forward_hook(lambda module, args, output: output * -5)
-    if what == "weight":
-        layer.mlp.up_proj.weight.mul_(-5)
-    return torch.cat([prompt, torch.full((1, gen_length), 50)], 1)
-"""
-# The authors' network of the tiny checkpoint, with a module beside it, and a function that needs it.
-NETWORK = """
-from transformers import LlamaConfig, LlamaForCausalLM
-from .sizes import FACTOR
-
-class Network(LlamaForCausalLM):
-    config_class = LlamaConfig
-
-    def choose(self, inputs, max_new_tokens):
-        import torch
-        from sizes import FACTOR as again
-        logits = self(torch.nn.functional.pad(inputs, (0, max_new_tokens), value=2)).logits * FACTOR / again
-        return logits[:, -max_new_tokens:, 3:].argmax(-1) + 3
-
-    def forward(self, input_ids, past_key_values=None, **kwargs):  # a list, as Fast-dLLM's
-        return super().forward(input_ids, **kwargs)
-
-def remembered(model, inputs, max_new_tokens):
-    import torch
-    ids = torch.nn.functional.pad(inputs, (0, max_new_tokens), value=2)
-    return model(ids, past_key_values=[]).logits[:, -max_new_tokens:, 3:].argmax(-1) + 3
-
-class Older:
-    config_class = LlamaConfig
-
-    def __init__(self, config):
-        from transformers import a_class_of_before
-"""
-BESIDE = (
-    "import random, torch\ndef answer(n): return [random.randrange(10, 40), *torch.randint(10, 40, (n - 1,)).tolist()]"
-)
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("authors")
-    texts = {"others": OTHERS, "beside": BESIDE, "patches": PATCHES, "network": NETWORK}
-    for name, text in (texts | {"sizes": "FACTOR = 3"}).items():
-        (folder / f"{name}.py").write_text(textwrap.dedent(text))
-    return folder
 
 
 def lm(checkpoint: Path, **arguments: Any) -> MDLM:
@@ -150,7 +40,7 @@ def requests(n_tokens: int = 8) -> list[Any]:
     return [generation(text, doc=n, max_gen_toks=n_tokens, until=[]) for n, text in enumerate(texts)]
 
 
-def test_an_authors_loop_gives_the_engines_answers_and_costs(checkpoint: Path, task_folder: Path, files: Path) -> None:
+def test_an_authors_loop_gives_the_engines_answers_and_costs(checkpoint: Path, task_folder: Path) -> None:
     """Through lm-eval; the record names the guest and its file."""
     settings: dict[str, Any] = {"n_masks": 8, "steps": 8, "block_length": 4}
     guest = lm(checkpoint, sampler=LLADA, **settings)
@@ -173,7 +63,7 @@ def test_an_authors_loop_gives_the_engines_answers_and_costs(checkpoint: Path, t
     assert facts[1]["plugins"] == []
 
 
-def test_whole_blocks_are_asked_for_and_cut(checkpoint: Path, files: Path) -> None:
+def test_whole_blocks_are_asked_for_and_cut(checkpoint: Path) -> None:
     """Two of four for six tokens."""
     model = lm(checkpoint, sampler=LLADA, block_length=4)
     model.generate_until(requests(6), True)
@@ -183,9 +73,9 @@ def test_whole_blocks_are_asked_for_and_cut(checkpoint: Path, files: Path) -> No
     assert model.record.tasks["task"].cost["written_tokens"] == 18
 
 
-def test_random_numbers_are_those_of_the_request(checkpoint: Path, files: Path) -> None:
+def test_random_numbers_are_those_of_the_request(checkpoint: Path) -> None:
     """Whatever was drawn before, and nobody else's change; a file beside the function is found and recorded."""
-    alone = MDLM(str(checkpoint), device="cpu", batch_size=1, sampler=f"{files}/others.py:draws")
+    alone = MDLM(str(checkpoint), device="cpu", batch_size=1, sampler=f"{FILES}/others.py:draws")
     before = torch.random.get_rng_state(), random.getstate()
     first = alone.generate_until(requests(), True)
     assert torch.equal(before[0], torch.random.get_rng_state())
@@ -196,12 +86,12 @@ def test_random_numbers_are_those_of_the_request(checkpoint: Path, files: Path) 
     assert plugin["files"].keys() == {"others.py", "beside.py"}
 
 
-def test_a_method_is_put_before_the_model(files: Path) -> None:
+def test_a_method_is_put_before_the_model() -> None:
     """As Dream's, whose class has no network; the model's second choice comes back."""
     model = tiny_model()
     denoiser = Denoiser(model, mask_token_id=2, pad_token_id=0)
     options = DecodingOptions(
-        sampler=f"{files}/others.py:Owner.diffusion_generate", n_masks=4, steps=4, unmasking="maskgit_plus"
+        sampler=f"{FILES}/others.py:Owner.diffusion_generate", n_masks=4, steps=4, unmasking="maskgit_plus"
     )
     with torch.no_grad():
         logits = model(torch.tensor([[5, 6, 2, 2, 2, 2]])).logits
@@ -217,29 +107,27 @@ def test_the_function_of_the_page_decodes(checkpoint: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("fault", "said"), data("guests.json")["faults"])
-def test_a_fault_names_the_request(fault: str, said: str, checkpoint: Path, files: Path) -> None:
-    model = lm(checkpoint, sampler=f"{files}/others.py:faulty", sampler_args=f"fault={fault}")
+def test_a_fault_names_the_request(fault: str, said: str, checkpoint: Path) -> None:
+    model = lm(checkpoint, sampler=f"{FILES}/others.py:faulty", sampler_args=f"fault={fault}")
     with pytest.raises(OptionError, match=rf"^sampler=others.py:faulty {said}.* \(task task, document 0\)$"):
         model.generate_until(requests()[:1], True)
 
 
-def test_an_end_of_text_may_come_early(checkpoint: Path, files: Path) -> None:
-    model = lm(checkpoint, sampler=f"{files}/others.py:faulty", sampler_args="fault=early")
+def test_an_end_of_text_may_come_early(checkpoint: Path) -> None:
+    model = lm(checkpoint, sampler=f"{FILES}/others.py:faulty", sampler_args="fault=early")
     (answer,) = model.generate_until(requests()[:1], True)
     assert answer == model.tokenizer.decode([60])
 
 
 @pytest.mark.parametrize(("arguments", "said"), data("guests.json")["refused"])
-def test_options_that_do_not_reach_it_are_refused(
-    arguments: dict[str, Any], said: str, checkpoint: Path, files: Path
-) -> None:
+def test_options_that_do_not_reach_it_are_refused(arguments: dict[str, Any], said: str, checkpoint: Path) -> None:
     given = {"sampler": "others.py:faulty"} | arguments
     with pytest.raises(OptionError, match=said):
-        lm(checkpoint, **given | {"sampler": f"{files}/{given['sampler']}"})
+        lm(checkpoint, **given | {"sampler": f"{FILES}/{given['sampler']}"})
 
 
-def test_neither_a_task_nor_slots_may_have_one(checkpoint: Path, files: Path) -> None:
-    model, named = lm(checkpoint), f"{files}/others.py:draws"
+def test_neither_a_task_nor_slots_may_have_one(checkpoint: Path) -> None:
+    model, named = lm(checkpoint), f"{FILES}/others.py:draws"
     with pytest.raises(OptionError, match="only the user can"):
         model.generate_until([generation("a", sampler=named)], True)
     model.use_options({"sampler": named})
@@ -248,25 +136,25 @@ def test_neither_a_task_nor_slots_may_have_one(checkpoint: Path, files: Path) ->
     assert model.loglikelihood([choice("a", " b")], True) == lm(checkpoint).loglikelihood([choice("a", " b")], True)
 
 
-def test_finished_answers_are_kept(checkpoint: Path, task_folder: Path, files: Path, tmp_path: Path) -> None:
+def test_finished_answers_are_kept(checkpoint: Path, task_folder: Path, tmp_path: Path) -> None:
     """Of five requests the last one fails; the next run asks for that one alone, in the sixth call."""
-    arguments = {"sampler": f"{files}/others.py:faulty", "sampler_args": "fault=fifth", "seed": 1}
+    arguments = {"sampler": f"{FILES}/others.py:faulty", "sampler_args": "fault=fifth", "seed": 1}
     with pytest.raises(OptionError, match="no such luck"):
         evaluate(lm(checkpoint, **arguments), ["tiny_generate"], task_folder, use_cache=str(tmp_path / "cache"))
     model = lm(checkpoint, **arguments)
     found = evaluate(model, ["tiny_generate"], task_folder, use_cache=str(tmp_path / "cache"))
     answers = sorted(one["resps"][0][0][0] for one in found["samples"]["tiny_generate"])
     assert answers == sorted(model.tokenizer.decode([50 + n]) for n in (0, 1, 2, 3, 5))
-    (tmp_path / "others.py").write_text(OTHERS + "# another version")
-    (tmp_path / "beside.py").write_text(BESIDE)
+    (tmp_path / "others.py").write_text((FILES / "others.py").read_text() + "# another version")
+    shutil.copy(FILES / "beside.py", tmp_path)
     newer = lm(checkpoint, **arguments | {"sampler": f"{tmp_path}/others.py:faulty"})
     with pytest.raises(OptionError, match=r"\(plugins was"):
         evaluate(newer, ["tiny_generate"], task_folder, use_cache=str(tmp_path / "cache"))
 
 
-def test_the_authors_network_decodes(checkpoint: Path, files: Path) -> None:
+def test_the_authors_network_decodes(checkpoint: Path) -> None:
     """It gives the tiny model's tokens, and no likelihoods; one for another transformers fails with its own error."""
-    guest = {"sampler": f"{files}/network.py:Network.choose", "modeling": f"{files}/network.py:Network"}
+    guest = {"sampler": f"{FILES}/own_network.py:Network.choose", "modeling": f"{FILES}/own_network.py:Network"}
     model = lm(checkpoint, **guest)
     assert type(model.model).__name__ == "Network"
     prompt = model.tok_encode("red")
@@ -275,10 +163,10 @@ def test_the_authors_network_decodes(checkpoint: Path, files: Path) -> None:
     expected = (logits[0, -8:, 3:].argmax(-1) + 3).tolist()
     assert model.generate_until(requests()[:1], True) == [model.tokenizer.decode(expected)]
     assert model.record.tasks["task"].cost["layer_tokens"] == len(prompt) + 8
-    assert [each["name"] for each in model.get_model_info()["mdlm"]["plugins"]] == ["network.py"] * 2
+    assert [each["name"] for each in model.get_model_info()["mdlm"]["plugins"]] == ["own_network.py"] * 2
     with pytest.raises(OptionError, match="only generates"):
         model.loglikelihood([choice("a", " b")], True)
-    older = guest | {"modeling": f"{files}/network.py:Older"}
+    older = guest | {"modeling": f"{FILES}/own_network.py:Older"}
     with pytest.raises(ImportError):
         lm(checkpoint, **older)
     with pytest.raises(OptionError, match="modeling=remote needs trust_remote_code=true"):
@@ -309,33 +197,6 @@ def test_the_checkpoints_own_network_decodes(checkpoint: Path, tmp_path: Path, m
     assert guest.generate_until(requests(), True) == lm(checkpoint, **sampler).generate_until(requests(), True)
 
 
-# A stand-in of our own with the interface of Sumi's class: a canvas of random tokens, in which each pass writes the
-# token that the model would most like to change.
-UNIFORM = """
-from types import SimpleNamespace
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-
-class UniformConfig(LlamaConfig):
-    model_type = "uniform"
-
-class Uniform(LlamaForCausalLM):
-    config_class = UniformConfig
-
-    def generate(self, prompt, max_new_tokens, num_denoising_steps, sampler, temperature, seed, trim_at_eos):
-        assert (sampler, trim_at_eos) == ("adaptive", False)
-        generator = torch.Generator().manual_seed(seed)
-        n = prompt.shape[1]
-        canvas = torch.cat([prompt, torch.randint(3, 256, (1, max_new_tokens + 5), generator=generator)], 1)
-        for _ in range(num_denoising_steps):
-            share = self(input_ids=canvas, use_cache=False).logits.softmax(-1)
-            wish = share.amax(-1) - share.gather(-1, canvas[..., None])[..., 0]
-            place = n + int(wish[0, n:].argmax())
-            canvas[0, place] = share[0, place, 3:].argmax() + 3
-        return SimpleNamespace(sequences=canvas)
-"""
-
-
 def test_a_model_of_uniform_noise_decodes_by_its_own_method(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +207,7 @@ def test_a_model_of_uniform_noise_decodes_by_its_own_method(
     (tmp_path / "sumi.py").write_text(code)
     auto_map = {"AutoConfig": "uniform.UniformConfig", "AutoModelForMaskGeneration": "uniform.Uniform"}
     folder = copied(checkpoint, tmp_path / "model", auto_map=auto_map, model_type="uniform")
-    (folder / "uniform.py").write_text(UNIFORM)
+    shutil.copy(FILES / "uniform.py", folder)
     own_code = {"modeling": "remote", "trust_remote_code": True, "shift_logits": False, "mask_token_id": 2}
     guest = lm(folder, sampler=f"{tmp_path}/sumi.py:generate", n_masks=6, steps=9, **own_code)
     answers = [decode(guest.denoiser, [ids], guest.settings.decoding)[0] for ids in ([5, 6, 7], [8, 9])]
@@ -360,9 +221,7 @@ def test_a_model_of_uniform_noise_decodes_by_its_own_method(
     assert (cost["forward_passes"], cost["written_tokens"]) == (18, 12)
 
 
-def test_an_installed_guest_has_a_name(
-    checkpoint: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_guest_has_a_name(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     information = tmp_path / "acme-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
@@ -377,9 +236,9 @@ def test_an_installed_guest_has_a_name(
     assert plugin["sha256"] == hashlib.sha256((FILES / "sampler.py").read_bytes()).hexdigest()
 
 
-def test_logits_that_are_not_finite_are_the_models_fault(checkpoint: Path, files: Path) -> None:
+def test_logits_that_are_not_finite_are_the_models_fault(checkpoint: Path) -> None:
     """Whether the function goes on with them or not."""
-    for sampler, more in ((LLADA, {}), (f"{files}/others.py:faulty", {"sampler_args": "fault=runs raises"})):
+    for sampler, more in ((LLADA, {}), (f"{FILES}/others.py:faulty", {"sampler_args": "fault=runs raises"})):
         model = lm(checkpoint, sampler=sampler, **more)
         with torch.no_grad():
             model.model.lm_head.weight[7] = torch.nan
@@ -389,10 +248,10 @@ def test_logits_that_are_not_finite_are_the_models_fault(checkpoint: Path, files
 
 @pytest.mark.parametrize("what", ["class", "method", "hook", "weight"])
 def test_what_a_guest_patches_does_not_reach_the_next_cell(
-    what: str, checkpoint: Path, task_folder: Path, files: Path, tmp_path: Path
+    what: str, checkpoint: Path, task_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "grids.yaml").write_text(
-        f"grids: [{{sampler: '{files}/patches.py:patched', sampler_args: what={what}}}, {{sampler: built-in}}]"
+        f"grids: [{{sampler: '{FILES}/patches.py:patched', sampler_args: what={what}}}, {{sampler: built-in}}]"
     )
     common = ("--limit=2", "--n_masks=4", "--steps=2")
     done = sweep(tmp_path / "after", checkpoint, task_folder, *common, f"--config={tmp_path / 'grids.yaml'}")
@@ -407,10 +266,8 @@ def test_what_a_guest_patches_does_not_reach_the_next_cell(
     assert guest["config"]["mdlm"]["plugins"][0]["guest"]
 
 
-def test_a_sweep_compares_a_guest_on_its_own_network(
-    checkpoint: Path, task_folder: Path, files: Path, tmp_path: Path
-) -> None:
-    guest = f"{{sampler: '{files}/network.py:remembered', modeling: '{files}/network.py:Network'}}"
+def test_a_sweep_compares_a_guest_on_its_own_network(checkpoint: Path, task_folder: Path, tmp_path: Path) -> None:
+    guest = f"{{sampler: '{FILES}/own_network.py:remembered', modeling: '{FILES}/own_network.py:Network'}}"
     (tmp_path / "grids.yaml").write_text(f"grids: [{guest}, {{sampler: built-in}}]")
     done = sweep(
         tmp_path / "out", checkpoint, task_folder, "--limit=2", "--n_masks=4", f"--config={tmp_path / 'grids.yaml'}"
@@ -419,11 +276,9 @@ def test_a_sweep_compares_a_guest_on_its_own_network(
     assert len(stored(tmp_path / "out")) == 2
 
 
-def test_one_command_compares_guests_with_the_engine(
-    checkpoint: Path, task_folder: Path, files: Path, tmp_path: Path
-) -> None:
+def test_one_command_compares_guests_with_the_engine(checkpoint: Path, task_folder: Path, tmp_path: Path) -> None:
     """A row each in the table that the sweep prints; the same command again has nothing to do."""
-    samplers = f"--sampler={LLADA},{files}/others.py:draws,built-in"
+    samplers = f"--sampler={LLADA},{FILES}/others.py:draws,built-in"
     more = (samplers, "--limit=2", "--n_masks=4")
     done = sweep(tmp_path, checkpoint, task_folder, *more)
     assert done.code == 0

@@ -1,0 +1,3 @@
+"""A module beside a network."""
+
+FACTOR = 3
