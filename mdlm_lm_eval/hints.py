@@ -1,14 +1,13 @@
 """Warnings about requests, before their first pass: about presets, prompts that are cut, and options without effect."""
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.jobs.generation import Generation
-from mdlm_lm_eval.jobs.prepared import task_of, warn_of_unknown
+from mdlm_lm_eval.jobs.prepared import PreparedRequest, task_of, warn_of_unknown
 from mdlm_lm_eval.loaded import LoadedModel
 from mdlm_lm_eval.model.text import SLOT_MARKER, has_slots
 from mdlm_lm_eval.options import DEFAULT_SAMPLER, shown
@@ -31,22 +30,19 @@ def warn_of_preset(lm: LoadedModel, requests: Sequence[Instance]) -> None:
 
 
 def warn_of_requests(
-    lm: LoadedModel,
-    requests: Sequence[Instance],
-    lengths: Sequence[tuple[int, int]],
-    texts: Iterable[tuple[str, Counter[str]]],
+    lm: LoadedModel, requests: Sequence[Instance], prepared: Sequence[PreparedRequest], left: Sequence[int]
 ) -> None:
     """Warns of prompts that were cut, of texts with the mask token's own string, and of unknown tokens.
 
-    lengths: the numbers of tokens that each prompt lost, and that are left of it. texts: as for `warn_of_unknown`.
+    left: the number of tokens that are left of each prepared request's prompt.
     """
-    if cut := [one for one in lengths if one[0]]:
+    if cut := [(one.truncated, n) for one, n in zip(prepared, left, strict=True) if one.truncated]:
         n_lost, n_left = max(cut)
-        logger.warning(_CUT, len(cut), len(lengths), lm.max_length, n_left, n_lost + n_left)
+        logger.warning(_CUT, len(cut), len(prepared), lm.max_length, n_left, n_lost + n_left)
     masks = lm.tokenizer.convert_ids_to_tokens(lm.mask_token_id)
     if n_plain := 0 if masks in (None, SLOT_MARKER) else sum(masks in one.args[0] for one in requests):
         logger.warning(_PLAIN, n_plain, len(requests), masks)
-    warn_of_unknown(texts)
+    warn_of_unknown((task_of(one.instance), one.text) for one in prepared)
 
 
 def warn_of_decoder(lm: LoadedModel) -> None:

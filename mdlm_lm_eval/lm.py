@@ -84,14 +84,10 @@ class MDLM(LoadedModel):
         if ignored := {name for request in wanted for name in request.ignored}:
             logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(sorted(ignored)))
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
-        generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
-        asked = [(task_of(one.instance), one.instance.doc_id, one.instance.idx) for one in generations]
-        for one, repetition in zip(generations, repetitions(asked), strict=True):
-            one.repetition = repetition
+        repeated = repetitions((task_of(one), one.doc_id, one.idx) for one in requests)
+        generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, repeated, strict=True)]
         hints.warn_of_no_effect(generations)
-        lengths = [(one.truncated, one.canvas.prompt_length) for one in generations]
-        texts = [(task_of(one.instance), one.text) for one in generations]
-        hints.warn_of_requests(self, requests, lengths, texts)
+        hints.warn_of_requests(self, requests, generations, [one.canvas.prompt_length for one in generations])
         job = GenerationJob(self, generations, shows_progress=not disable_tqdm and self.rank == 0)
         strings = job.run()
         endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
@@ -120,7 +116,7 @@ class MDLM(LoadedModel):
             logger.warning(_CLOSED, n_closed, len(found))
         return found
 
-    def _prepare(self, instance: Instance, request: ResolvedRequest, seed: int) -> Generation:
+    def _prepare(self, instance: Instance, request: ResolvedRequest, seed: int, repetition: int) -> Generation:
         """Returns a request with its canvas and the effective numbers for the results."""
         options = request.options
         fillers = self.tok_encode(options.filler, False) * options.n_fillers if options.n_fillers else []
@@ -162,6 +158,7 @@ class MDLM(LoadedModel):
                 empties=options.unfinished_thinking == "empty",
             ),
             labels=Labels.of(instance.doc) if canvas.n_returned == 1 else NO_LABELS,
+            repetition=repetition,
         )
 
     def canvas(self, text: str, request: ResolvedRequest, fillers: list[int], seed: int) -> tuple[Canvas, int]:
@@ -267,9 +264,7 @@ class MDLM(LoadedModel):
         requests, answered_by = without_padding_copies(requests, self.world_size)
         scorings = [self.scored(request_type, one) for one in requests]
         windows = [window for one in scorings for window in one.windows]
-        lengths = [(one.truncated, len(one.asked.context_ids) - one.truncated) for one in windows]
-        texts = [(task_of(one.instance), one.text) for one in windows]
-        hints.warn_of_requests(self, requests, lengths, texts)
+        hints.warn_of_requests(self, requests, windows, [len(one.asked.context_ids) - one.truncated for one in windows])
         if longer := [len(one.asked.continuation_ids) for one in windows if one.asked.at_own_length]:
             logger.warning(_LONGER, len(longer), len(scorings), self.settings.likelihood.n_masks, max(longer))
         shows_progress = not disable_tqdm and self.rank == 0

@@ -42,6 +42,7 @@ def native_config(published: dict[str, Any]) -> Qwen3Config | Qwen3MoeConfig:
         if blocks["block_length_from"] != FAMILY_DEFAULT and blocks["block_length"] != length:
             source += f", not config.json, which says {blocks['block_length']}"
         blocks = {"block_length": length, "block_length_from": source}
+    experts: dict[str, Any] = {"norm_topk_prob": True} if is_sparse else {}
     return same_keys(
         "SDAR",
         Qwen3MoeConfig if is_sparse else Qwen3Config,
@@ -51,7 +52,7 @@ def native_config(published: dict[str, Any]) -> Qwen3Config | Qwen3MoeConfig:
         defaults={"mask_token_id": 151669},
         architectures=["Qwen3MoeForCausalLM" if is_sparse else "Qwen3ForCausalLM"],
         **blocks,
-        **({"norm_topk_prob": True} if is_sparse else {}),
+        **experts,
     )
 
 

@@ -49,7 +49,7 @@ class Generation(PreparedRequest):
     canvas: Canvas
     ending: Ending
     labels: Labels
-    repetition: int = 0
+    repetition: int
     is_audited: bool = False
     string: str | None = None
 
