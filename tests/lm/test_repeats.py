@@ -25,7 +25,7 @@ from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import pass_at, repeat, summary
 from tests.conftest import data, evaluate, generation, stand_in_for_code_eval, tiny_model, tiny_tokenizer
 from tests.support.commands import run
-from tests.support.local_tasks import local_task
+from tests.support.local_tasks import Stub, local_task
 
 BENCHMARKS = data("benchmarks.json")
 AIME = {"Problem": "What is 40 + 2?", "Answer": 42}
@@ -56,20 +56,6 @@ def local(folder: Path, name: str, docs: list[dict[str, Any]]) -> str:
     """A packaged task with these documents instead of the hub's."""
     source = tasks_path() / f"repeated/mdlm_{name}.yaml"
     return local_task(folder, source, dict.fromkeys(("train", "test"), docs), name=name, dataset_name=None)
-
-
-class Stub(LM):
-    """Answers a request with the next of the given answers, in turns."""
-
-    def __init__(self, *answers: str) -> None:
-        super().__init__()
-        self.answers = answers
-
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        self.kwargs = requests[0].args[1]
-        return [answer for answer, _ in zip(itertools.cycle(self.answers), requests, strict=False)]
-
-    loglikelihood = loglikelihood_rolling = generate_until  # type: ignore[assignment]
 
 
 def evaluated(lm: LM, manager: TaskManager, loaded: Any, **arguments: Any) -> dict[str, Any]:
@@ -103,7 +89,7 @@ def test_packaged_tasks_have_the_prompts_of_lm_eval_and_both_scores(
     sample = found["samples"][f"mdlm_{name}"][0]
     assert len(sample["resps"][0]) == len(sample["filtered_resps"][0]) == 4
     assert found["configs"][f"mdlm_{name}"]["repeats"] == 4
-    assert lm.kwargs["temperature"] > 0
+    assert lm.asked[0].args[1]["temperature"] > 0
     assert "mdlm_aime" in manager.all_groups
 
 
@@ -190,7 +176,7 @@ def asked(tmp_path: Path, where: str | None, **arguments: Any) -> tuple[list[str
         place_query(loaded["tasks"]["gsm8k"], where)
     lm = Stub("42")
     found = evaluated(lm, manager, loaded, num_fewshot=2, gen_kwargs={"max_gen_toks": 16}, **arguments)
-    return [one["arguments"][0][0] for one in found["samples"]["gsm8k"]], lm.kwargs
+    return [one["arguments"][0][0] for one in found["samples"]["gsm8k"]], lm.asked[0].args[1]
 
 
 def test_a_question_stands_before_between_and_after_its_examples(tmp_path: Path) -> None:

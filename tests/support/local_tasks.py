@@ -1,11 +1,28 @@
-"""Task files that include those of lm-eval or of the package, with local documents in the place of the hub's."""
+"""Tasks of lm-eval or of the package on local documents, and a model with given answers."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from lm_eval.api.model import LM
+
+
+class Stub(LM):
+    """Answers a request with the next of the given answers, in turns."""
+
+    def __init__(self, *answers: str) -> None:
+        super().__init__()
+        self.answers = answers
+        self.asked: list[Any] = []
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        self.asked += requests
+        return [answer for answer, _ in zip(itertools.cycle(self.answers), requests, strict=False)]
+
+    loglikelihood = loglikelihood_rolling = generate_until  # type: ignore[assignment]
 
 
 def local_task(

@@ -9,7 +9,6 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval import tasks_path
@@ -17,6 +16,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.tasks import generate, questions
 from tests.conftest import drawn_questions, evaluate, fake_template, refused, requests_of, suite
 from tests.support.commands import run
+from tests.support.local_tasks import Stub
 
 LISTS = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in (tasks_path() / "words").glob("*.txt")}
 CAPITALISED = {"country", "name"}
@@ -73,22 +73,6 @@ def requests(name: str, limit: int | None = None, chat: bool = False, **metadata
 
 def prompt(name: str, **metadata: object) -> str:
     return requests(name, limit=1, **metadata)[0][0]
-
-
-class AlwaysA(LM):
-    """Answers A and counts the requests."""
-
-    n_requests = 0
-
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        self.n_requests += len(requests)
-        return ["A"] * len(requests)
-
-    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
-        raise AssertionError
-
-    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-        raise AssertionError
 
 
 def test_plain_prompt_character_for_character() -> None:
@@ -219,11 +203,11 @@ def test_wrong_settings_are_refused(name: str, metadata: dict[str, object], sent
 
 @pytest.mark.parametrize("n", [0, 5, 50])
 def test_num_fewshot_is_refused_before_the_model_runs(n: int) -> None:
-    lm = AlwaysA()
+    lm = Stub("A")
     wanted = "fewshot_relevant=0 fewshot_distractors=0" if n == 0 else "fewshot_relevant="
     with pytest.raises(OptionError, match=rf"num_fewshot={n} does not say .* --metadata {wanted}"):
         evaluate(lm, ["mdlm_verb_smallest"], num_fewshot=n)
-    assert lm.n_requests == 0
+    assert not lm.asked
 
 
 def test_single_turn_chat_is_refused() -> None:
@@ -233,7 +217,7 @@ def test_single_turn_chat_is_refused() -> None:
 
 
 def test_scores_and_their_mean() -> None:
-    results = evaluate(AlwaysA(), ["mdlm_context"], limit=100, bootstrap_iters=2)
+    results = evaluate(Stub("A"), ["mdlm_context"], limit=100, bootstrap_iters=2)
     rights = {
         f"mdlm_{rule}_{distractor}": [question.answer == 0 for question in drawn_questions(rule, distractor)]
         for rule in questions.WRONG_CATEGORIES
@@ -273,7 +257,7 @@ def test_tags_and_short_names() -> None:
     tagged = index["mdlm_animal"].tags
     assert len(tagged) == 44
     assert {index[name].cfg["rule"] for name in tagged} == {"animal"}
-    results = evaluate(AlwaysA(), ["mdlm_animal_largest_pos10"], limit=1)
+    results = evaluate(Stub("A"), ["mdlm_animal_largest_pos10"], limit=1)
     assert results["results"]["mdlm_animal_largest_pos10"]["alias"] == "animal_largest_pos10"
 
 
