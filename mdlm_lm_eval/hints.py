@@ -23,8 +23,8 @@ _PLAIN = "%d of %d prompts hold %s as plain text; for slots, write <|mask|> in a
 
 
 def warn_of_preset(lm: LoadedModel, requests: Sequence[Instance]) -> None:
-    """Warns if the preset was made for other tasks or another family."""
-    if preset := lm.settings.model.preset:
+    """Warns in one process if the preset was made for other tasks or another family."""
+    if (preset := lm.settings.model.preset) and lm.rank == 0:
         for sentence in mismatches(preset, lm.family.name, sorted({task_of(one) for one in requests})):
             logger.warning(sentence)
 
@@ -46,10 +46,10 @@ def warn_of_requests(
 
 
 def warn_of_decoder(lm: LoadedModel) -> None:
-    """Warns if the checkpoint was trained for another sampler than the one in effect."""
+    """Warns in one process if the checkpoint was trained for another sampler than the one in effect."""
     options, known = lm.settings.decoding, checkpoints.own_decoder(lm.pretrained or "")
     is_plain = lm.settings.way.name == DEFAULT_SAMPLER and not options.is_parallel
-    if known is not None and (is_plain or (known.use.startswith("its") and not options.guest)):
+    if lm.rank == 0 and known is not None and (is_plain or (known.use.startswith("its") and not options.guest)):
         sentence = "pretrained=%s was trained for a decoder of its own, which %s; use %s"
         logger.warning(sentence, lm.name, known.does, known.use)
 

@@ -76,9 +76,8 @@ class MDLM(LoadedModel):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Returns a string for each request. Raises OptionError before the first pass if any cannot be answered."""
-        if self.rank == 0:
-            hints.warn_of_preset(self, requests)
-            hints.warn_of_decoder(self)
+        hints.warn_of_preset(self, requests)
+        hints.warn_of_decoder(self)
         requests, answered_by = without_padding_copies(requests, self.world_size)
         wanted = self._with_closed_thinking(requests, resolved(requests, self.settings.request))
         if ignored := {name for request in wanted for name in request.ignored}:
@@ -259,8 +258,7 @@ class MDLM(LoadedModel):
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""
         self.check_likelihoods(request_type)
-        if self.rank == 0:
-            hints.warn_of_preset(self, requests)
+        hints.warn_of_preset(self, requests)
         requests, answered_by = without_padding_copies(requests, self.world_size)
         scorings = [self.scored(request_type, one) for one in requests]
         windows = [window for one in scorings for window in one.windows]

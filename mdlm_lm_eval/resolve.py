@@ -338,7 +338,9 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
         below = {name: value for name, value in merged.items() if name not in layer}
         excluded = _excluded_by(layer, below)
         below = _of_one_sampler({name: value for name, value in below.items() if name not in excluded}, layer)
-        _drop_long_blocks(below, layer, attention)
+        is_full, n_masks = attention is not None and not attention.is_block_causal, layer.get("n_masks")
+        if is_full and isinstance(n_masks, int) and (below.get("block_length") or 0) > n_masks:
+            del below["block_length"]  # in block diffusion, a block may be longer than the masks that are asked for
         if below.get("steps_per_block") and "block_length" in layer:
             before, after = merged.get("block_length") or own_length, layer["block_length"] or own_length
             if before and after:  # so that each step still fills as many tokens
@@ -350,16 +352,6 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
             below.pop("cache", None)  # it needs blocks
         merged = {**below, **layer}
     return merged, attention
-
-
-def _drop_long_blocks(below: dict[str, Any], layer: Layer, attention: Any) -> None:
-    """Drops a block length of lower layers that is above the masks that a layer asks for.
-
-    In block diffusion, a block may be longer than these.
-    """
-    is_full, n_masks = attention is not None and not attention.is_block_causal, layer.get("n_masks")
-    if is_full and isinstance(n_masks, int) and (below.get("block_length") or 0) > n_masks:
-        del below["block_length"]
 
 
 def _excluded_by(layer: Layer, below: Layer) -> set[str]:

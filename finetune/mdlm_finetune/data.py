@@ -93,7 +93,7 @@ def _generated(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[i
 def _stored(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, Tokens | str]]:
     """Row numbers with the tokens of each row, or why it is skipped. The seed determines the order."""
     special_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
-    n_closing = len(closing_ids(tokenizer))
+    n_closing = len(closing_ids(tokenizer))  # tokens that end a text, which lm_eval drops, too
     for number, row in _rows(run.recipe):
         messages, answer = conversation(row)
         texts = [message["content"] for message in messages]
@@ -105,7 +105,9 @@ def _stored(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int,
         elif run.recipe.apply_chat_template:
             yield number, _templated(messages, answer, tokenizer)
         else:
-            yield number, _plain(texts, answer, tokenizer, n_closing)
+            ids = tokenizer("".join(text + TURN_SEPARATOR for text in texts))["input_ids"]
+            answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
+            yield number, (ids[: len(ids) - n_closing], [*answer_ids, tokenizer.eos_token_id])
 
 
 def _rows(recipe: Recipe) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -140,13 +142,6 @@ def conversation(row: Mapping[str, Any]) -> tuple[list[Message], str]:
     else:
         raise OptionError(f"the data has the columns {', '.join(row)}; allowed are {COLUMNS}")
     return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": user}], answer
-
-
-def _plain(texts: list[str], answer: str, tokenizer: PreTrainedTokenizerBase, n_closing: int) -> Tokens:
-    """Tokens without a template. `n_closing`: tokens that the tokenizer adds after a text, dropped as in lm_eval."""
-    prompt_ids: list[int] = tokenizer("".join(text + TURN_SEPARATOR for text in texts))["input_ids"]
-    answer_ids: list[int] = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    return prompt_ids[: len(prompt_ids) - n_closing], [*answer_ids, tokenizer.eos_token_id]
 
 
 def _templated(messages: list[Message], answer: str, tokenizer: PreTrainedTokenizerBase) -> Tokens:
