@@ -77,7 +77,7 @@ def _report(output: Path, logs: Path, cells: int, codes: Counter[int], seconds: 
     computed = Counter(int(line) for line in lines if line.isdigit())
     cpu = sum(float(line.split()[1]) for line in lines if line.startswith("cpu"))
     claims = _claims(output, cells)
-    lost = [cell for cell in claims.left if not claims.is_finished(cell)]
+    lost = [cell for cell in claims.left.values() if not claims.is_finished(cell)]
     left = [path.name for path in (output / "model").glob(".*")]
     print(f"{cells} cells, exit codes {dict(codes)}, {seconds:.1f} s, {1000 * seconds / cells:.2f} ms a cell")
     print(f"CPU of those that ended by themselves: {1000 * cpu / cells:.2f} ms a cell")

@@ -75,11 +75,13 @@ class ServerJob(PreparedRequest):
 
     until: stop strings, at which the answer is cut.
     target: the token whose log p a likelihood request asks for; None for generation.
+    answer: what lm-eval gets; None until it has arrived.
     """
 
     payload: dict[str, Any]
     until: tuple[str, ...] = ()
     target: int | None = None
+    answer: Any = None
 
 
 # The jobs that the response to the current asyncio task answers.
@@ -201,12 +203,7 @@ class MDLMServer(LocalCompletionsAPI):
             if self.said.get(name, value) != value:
                 raise OptionError(f"settings: {name}={shown(value)}; the server says {shown(self.said[name])}")
         masks = {"n_masks": "auto"} if self.dialect.blocks else {}
-        self.known = {
-            **{name: getattr(DecodingOptions(), name) for name in _ALIKE},
-            **masks,
-            **self.said,
-            **self.stated,
-        }
+        self.known = {name: getattr(DecodingOptions(), name) for name in _ALIKE} | masks | self.said | self.stated
         self.settings = resolve({**self.known, **given}, default_seed=torch.initial_seed() % 2**31)
         self.ignored: dict[str, Any] = {}
 
@@ -273,13 +270,13 @@ class MDLMServer(LocalCompletionsAPI):
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         warn_of_unknown((task_of(job.instance), job.text) for job in jobs)
-        answers: list[Any] = [job.saved_sample(self.request_cache) for job in jobs]
-        left = [n for n, answer in enumerate(answers) if answer is None]
+        for job in jobs:
+            job.answer = job.saved_sample(self.request_cache)
+        left = [n for n, job in enumerate(jobs) if job.answer is None]
         if self.audit:
             self._decode_exactly([jobs[n] for n in left], [seeds[n] for n in left])
-        for n, answer in zip(left, self._send([[jobs[n]] for n in left]), strict=True):
-            answers[n] = answer
-        return answers
+        self._send([[jobs[n]] for n in left])
+        return [job.answer for job in jobs]
 
     def _prepare(self, instance: Instance, request: ResolvedRequest, seed: int) -> ServerJob:
         """Returns a request with its payload and the effective numbers for the results."""
@@ -353,18 +350,17 @@ class MDLMServer(LocalCompletionsAPI):
         """Returns the payload of a generation request. Raises OptionError as `generate_until` does."""
         return self._prepare(instance, self._request(instance.args[1]), seed).payload
 
-    def _send(self, groups: Sequence[Sequence[ServerJob]], path: str = "") -> list[Any]:
-        """Returns the server's answers in the order of the jobs. They are recorded and saved when they arrive.
+    def _send(self, groups: Sequence[Sequence[ServerJob]], path: str = "") -> None:
+        """Asks the server. Answers are recorded and saved when they arrive.
 
         Each group of jobs is one request, with the payload of its first job. Raises NoAnswerError for a request that
         has no answer after all retries.
         """
         self._arrived, self.base_url = time.monotonic(), self.address + (path or self.path)
         if not groups:
-            return []
-        sent = self.get_batched_requests(list(groups), [None] * len(groups), generate=True)
+            return
         try:
-            return [answer for (answers,) in asyncio.run(sent) for answer in answers]
+            asyncio.run(self.get_batched_requests(list(groups), [None] * len(groups), generate=True))
         except ClientConnectionError as error:
             raise OptionError(f"the server is gone ({error}); with --use_cache a run goes on later") from error
 
@@ -376,12 +372,13 @@ class MDLMServer(LocalCompletionsAPI):
         _JOBS.set(messages)
         return dict(messages[0].payload)
 
-    def parse_generations(self, outputs: Any, **_: Any) -> list[list[Any]]:
-        """Returns the answers to the jobs of the current request, which lm-eval takes for one, recorded and saved."""
+    def parse_generations(self, outputs: Any, **_: Any) -> list[str]:
+        """Records and saves the answers to the jobs of the current request. Returns nothing that lm-eval reads."""
         jobs = _JOBS.get()
         try:
             serving.check_answer(outputs)
-            answers = [self._answer_to(job, outputs) for job in jobs]
+            for job in jobs:
+                job.answer = self._answer_to(job, outputs)
         except serving.NoAnswerError as error:
             one = jobs[0].instance
             request = f"document {one.doc_id} of {task_of(one)} (... {shown(one.args[0][-60:])})"
@@ -397,13 +394,13 @@ class MDLMServer(LocalCompletionsAPI):
         passes = usage.get("nfe", outputs.get("nfe"))
         amounts = {"answer_tokens": usage.get("completion_tokens"), "forward_passes": passes, "seconds": seconds}
         known = {key: value for key, value in amounts.items() if value is not None}
-        for job, answer in zip(jobs, answers, strict=True):
+        for job in jobs:
             kind = job.instance.request_type
-            job.add_to(self.record, kind, known, None if job.exact is None else self._answer(answer))
+            job.add_to(self.record, kind, known, None if job.exact is None else self._answer(job.answer))
             if self.request_cache:
-                self.request_cache.save(kind, [(job.instance.args, answer, job.own_seed)], self.record)
+                self.request_cache.save(kind, [(job.instance.args, job.answer, job.own_seed)], self.record)
             known = {}
-        return [answers]
+        return []
 
     def _answer_to(self, job: ServerJob, outputs: Mapping[str, Any]) -> Any:
         """Returns the answer to a job as lm-eval expects it."""
@@ -438,15 +435,15 @@ class MDLMServer(LocalCompletionsAPI):
         jobs = [self._read(instance, noise) for instance in requests]
         warn_of_unknown((task_of(job.instance), job.text) for job in jobs)
         if not self._renoises:
-            return self._send([[job] for job in jobs])
+            self._send([[job] for job in jobs])
+            return [job.answer for job in jobs]
         groups: dict[tuple[int, ...], list[ServerJob]] = {}
         for job in jobs:
             groups.setdefault(tuple(job.payload["input_ids"]), []).append(job)
         for group in groups.values():  # the first job's payload is sent
             group[0].payload["token_ids_logprob"] = sorted({job.payload["token_ids_logprob"][0] for job in group})
-        answers = iter(self._send([*groups.values()], "/generate"))
-        found = {id(job): next(answers) for group in groups.values() for job in group}
-        return [found[id(job)] for job in jobs]
+        self._send([*groups.values()], "/generate")
+        return [job.answer for job in jobs]
 
     def _read(self, instance: Instance, noise: list[int]) -> ServerJob:
         """Returns a likelihood request of one token, on the canvas `noise` if the engine takes one."""

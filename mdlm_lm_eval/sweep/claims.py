@@ -9,7 +9,6 @@ OUTPUT/.locks/DIGEST.lock              held by the process that computes a cell,
 import hashlib
 import json
 import math
-from collections import deque
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -38,32 +37,37 @@ def lock_of(output: Path, name: str) -> FileLock:
 class Claims:
     """The cells that are left to compute, with a lock for each.
 
-    left: cells that are not known to be done. failures: why cells failed, by name. own: number of cells that this
-    process computed.
+    left: cells that are neither known to be done nor failed, by name. failures: why cells failed, by name. own: number
+    of cells that this process computed.
     """
 
     def __init__(self, sweep: Sweep, output: Path) -> None:
         self.sweep, self.output, self.partial = sweep, output, output / ".partial"
-        self.left = deque(sweep.cells)
+        self.left = {cell.name: cell for cell in sweep.cells}
         self.failures: dict[str, str] = {}
         self.own = 0
         self._digest, self._suite = cache(checkpoints.files_digest), cache(suite_info)
 
+    @property
+    def size(self) -> int:
+        """The size of the cells that are left, in tokens if these are known."""
+        return sum(cell.tokens or 1 for cell in self.left.values())
+
     def take(self) -> tuple[Cell, FileLock] | None:
-        """A cell that is left, and its lock, which the caller releases. None if other processes hold all of them."""
-        for _ in range(len(self.left)):
-            cell = self.left.popleft()
+        """A cell that is left, and its lock, which the caller releases. None if all of them are locked."""
+        for cell in [*self.left.values()]:
             lock = lock_of(self.output, cell.name)
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                self.left.append(cell)
+                self.left[cell.name] = self.left.pop(cell.name)  # its turn comes last
                 continue
             try:
                 if not self.is_finished(cell):
                     return cell, lock
+                del self.left[cell.name]
             except OptionError as error:
-                self.failures[cell.name] = str(error)
+                self.fail(cell, str(error))
             lock.release()
         return None
 
@@ -73,6 +77,12 @@ class Claims:
             for name, content in files.items():
                 (unfinished / name).write_bytes(content)
         self.own += 1
+        del self.left[cell.name]
+
+    def fail(self, cell: Cell, why: str) -> None:
+        """Records why a cell failed. This process does not take it again."""
+        self.failures[cell.name] = why
+        del self.left[cell.name]
 
     def settings(self, cell: Cell) -> dict[str, Any]:
         """Everything that decides a cell's scores: its own and the common settings, and digests of weights and tasks.

@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.claims import Claims
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
-from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks, fail, progress_bar, show_progress
+from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks, fail, progress_bar
 
 _RETRIES = 2  # how often a cell is computed again after its actor died
 
@@ -67,16 +67,13 @@ def run_on_ray(claims: Claims, **cluster: Any) -> None:
     taken = claims.take()
     if taken is None and not claims.left:
         return
-    with (
-        _cluster(claims.sweep, **cluster) as (n_workers, actor),
-        progress_bar([*claims.left, *([taken[0]] if taken else [])]) as bar,
-    ):
+    with _cluster(claims.sweep, **cluster) as (n_workers, actor), progress_bar(claims) as bar:
         started = [actor.remote(claims.sweep, os.getcwd()) for _ in range(n_workers)]
         # Cells go to actors that have started, as the cluster may not have room for all of them yet.
         starting = {worker.__ray_ready__.remote(): worker for worker in started}
         running: dict[ray.ObjectRef, tuple[ActorHandle, Cell, FileLock]] = {}
         idle: list[ActorHandle] = []
-        while taken or claims.left or running:
+        while claims.left:
             while idle and (taken := taken or claims.take()):
                 worker, (cell, lock), taken = idle.pop(), taken, None
                 running[worker.files.remote(cell, claims.settings(cell))] = worker, cell, lock
@@ -95,5 +92,4 @@ def run_on_ray(claims: Claims, **cluster: Any) -> None:
                 except (RayError, OSError) as error:
                     fail(claims, cell, getattr(error, "cause", None) or error)
                 lock.release()
-            waiting = [taken[0]] if taken else []
-            show_progress(bar, [*claims.left, *waiting, *(cell for _, cell, _ in running.values())])
+            bar.update(bar.total - claims.size - bar.n)

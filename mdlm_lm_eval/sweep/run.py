@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -314,7 +314,7 @@ class Evaluator:
 def run_here(tasks: Tasks, claims: Claims) -> None:
     """Computes every cell that is left, and waits for cells that other processes compute in the same folder."""
     evaluator = None
-    with progress_bar(claims.left) as bar:
+    with progress_bar(claims) as bar:
         while claims.left:
             if (taken := claims.take()) is None:
                 if claims.left:
@@ -328,31 +328,20 @@ def run_here(tasks: Tasks, claims: Claims) -> None:
                 fail(claims, cell, error)
             finally:
                 lock.release()
-            show_progress(bar, claims.left)
+            bar.update(bar.total - claims.size - bar.n)
 
 
 def fail(claims: Claims, cell: Cell, error: Exception) -> None:
     """Records why a cell failed, and prints it; with a traceback for errors that are not ours."""
     kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
-    claims.failures[cell.name] = f"{kind}{error}"
+    claims.fail(cell, f"{kind}{error}")
     say(f"failed: {cell.name}: {''.join(traceback.format_exception(error)) if kind else error}")
 
 
-def progress_bar(cells: Iterable[Cell]) -> tqdm:
+def progress_bar(claims: Claims) -> tqdm:
     """A progress bar over all cells to compute, including those of other processes; in tokens if these are known."""
-    cells = [*cells]
-    unit = "token" if cells and cells[0].tokens else "cell"
-    return tqdm(total=_size_of(cells), unit=unit, unit_scale=unit == "token", smoothing=0.0, disable=False)
-
-
-def show_progress(bar: tqdm, left: Iterable[Cell]) -> None:
-    """Updates the bar to the cells that are left."""
-    bar.n = bar.total - _size_of(left)
-    bar.refresh()
-
-
-def _size_of(cells: Iterable[Cell]) -> int:
-    return sum(cell.tokens or 1 for cell in cells)
+    unit = "token" if any(cell.tokens for cell in claims.left.values()) else "cell"
+    return tqdm(total=claims.size, unit=unit, unit_scale=unit == "token", smoothing=0.0, disable=False)
 
 
 def say(line: str) -> None:
