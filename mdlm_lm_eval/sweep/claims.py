@@ -94,7 +94,7 @@ class Claims:
         arguments.pop("plugins", None)
         settings = {name: getattr(self.sweep, name) for name in _SHARED}
         settings |= {name: getattr(cell, name) for name in _OWN} | {
-            "limit": self.sweep.limit_of(cell),
+            "limit": cell.limit,
             "fewshot_as_multiturn": None if self.sweep.fewshot_as_multiturn else "false",
             "model_args": arguments,
             "task_suite": self._suite((cell.task,)),
@@ -122,8 +122,7 @@ class Claims:
         different = [name for name, value in settings.items() if stored.get(name) != value]
         if different == ["limit"] and _covers_more(settings["limit"], stored.get("limit")):
             return False
-        is_fuller = different == ["limit"] and cell.limit is not None
-        if different and not is_fuller:
+        if different and not (different == ["limit"] and self.sweep.study):
             changes = "; ".join(f"{name} was {stored.get(name)} and is {settings[name]}" for name in different)
             raise OptionError(
                 f"{folder} holds a result of other settings ({changes}); move it, or name another --output_path"

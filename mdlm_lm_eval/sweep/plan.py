@@ -55,7 +55,7 @@ class Cell:
     model: the name of checkpoint and adapter in folders. arguments: those of `lm_eval --model_args`, including adapter
     and options. metadata: settings of the task, such as fewshot_distractors. None means that the argument is not given
     to `lm_eval`. analysis: the command of `mdlm-attribution` that runs instead, with its own defaults. recipes: those
-    that the cell belongs to, if a recipe names others. limit, tokens: its questions per task and size in a plan.
+    that the cell belongs to, if a recipe names others. limit: its questions per task. tokens: its size in a plan.
     """
 
     task: str
@@ -68,7 +68,7 @@ class Cell:
     seed: int | None = None
     analysis: str | None = None
     recipes: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    limit: int | None = None
+    limit: float | None = None
     tokens: int | None = None
 
     @cached_property
@@ -127,10 +127,6 @@ class Sweep:
     trackio_args: Mapping[str, Any] = field(default_factory=dict)
     study: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def limit_of(self, cell: Cell) -> float | None:
-        """The number of questions of each task of a cell: of the plan, or that of all cells."""
-        return self.limit if cell.limit is None else cell.limit
-
     def command(self, cell: Cell) -> str:
         """The `lm_eval` command of the same run, or that of ours which has all settings of the cell."""
         shared = {name: getattr(self, name) for name in ("batch_size", "device", "include_path", "system_instruction")}
@@ -143,7 +139,7 @@ class Sweep:
             "num_fewshot": cell.num_fewshot,
             "repeats": cell.repeats,
             "query_position": cell.query_position,
-            "limit": self.limit_of(cell),
+            "limit": cell.limit,
             "samples": self.samples,
             "seed": cell.seed,
             **shared,
@@ -264,6 +260,7 @@ def _cells(
                 query_position=of_task["query_position"],
                 seed=of_task["seed"],
                 analysis=analysis,
+                limit=settings.get("limit"),
             )
         )
     return cells

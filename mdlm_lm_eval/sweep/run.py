@@ -260,7 +260,7 @@ class Evaluator:
             gen_kwargs=dict(sweep.gen_kwargs),
             use_cache=None if sweep.use_cache is None else str(Path(sweep.use_cache) / cell.name),
             num_fewshot=cell.num_fewshot,
-            limit=sweep.limit_of(cell),
+            limit=cell.limit,
             device=self._device,
             confirm_run_unsafe_code=sweep.confirm_run_unsafe_code,
             evaluation_tracker=tracker,
