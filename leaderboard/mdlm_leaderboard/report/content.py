@@ -157,7 +157,7 @@ class Judged:
                 places.setdefault(one.kind, []).append(words)
         found += [f"{_OF_DISTANCE[kind]}, with the question {' or '.join(own)} them." for kind, own in places.items()]
         counts = Counter(one.in_short for one in self.verdicts.values()).most_common()
-        kinds = ", ".join(f"{kind} ({n})" for kind, n in counts)
+        kinds = ", ".join(f"{n} {kind}" for kind, n in counts)
         return [*found, f"Verdicts on the paper's {len(self.verdicts)} claims: {kinds}."]
 
 
