@@ -308,10 +308,7 @@ def test_the_readme_names_what_spelling_and_the_last_examples_give() -> None:
     spelled, read = ([share for _, share in rows] for rows in (found[:4], found[4:]))
     readme = " ".join((tasks_path() / "README.md").read_text(encoding="utf-8").split())
     assert f"words gives up to {spelled[-1]}." in readme
-    assert (
-        "gets {} from the last 5 of the 50 examples, and {:.0f} from the last 20".format(read[2], float(read[3]))
-        in readme
-    )
+    assert f"gets {read[2]} from the last 5 of the 50 examples, and {float(read[3]):.0f} from the last 20" in readme
     assert max(map(float, spelled)) == float(spelled[-1]) == SPELLING_ALONE
 
 
