@@ -218,7 +218,7 @@ PAGE = " ".join((Path(__file__).parents[2] / "docs" / "models.md").read_text(enc
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_of_models_says_what_was_seen(name: str) -> None:
     known = shape(name)
-    (seen,) = re.findall(r"We saw the files .*? of (.*?); for all others", PAGE)
+    (seen,) = re.findall(r"from the published files [^:]*: (.*?)\. For the others", PAGE)
     names = [re.sub(r"\W|_", "", one.lower()) for one in re.split(", | and ", seen)]
     own = re.sub(r"\W|_", "", known["checkpoint"].rpartition("/")[2].lower())
     assert own.startswith(tuple(names)) == bool(known["seen"])
