@@ -1,9 +1,10 @@
 """One forward pass over likelihood canvases, which scores corruptions and advances trajectories."""
 
+import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -131,99 +132,59 @@ def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor,
     `tokens_per_step` masks in each trajectory, and every other mask whose confidence reaches `confidence_threshold`, or
     exceeds it if `strict`, as in decoding. Raises NonFiniteLogitsError.
     """
-    of_corruptions, contributions, alike = _rows_to_read(canvases)
-    masks = [(row, p) for rows, same in alike.items() for row, p in zip(rows, same[0].masked, strict=True)]
-    truths = [
-        (row, trajectory.request.continuation_ids[position])
-        for rows, same in alike.items()
-        for trajectory in same
-        for row, position in zip(rows, trajectory.masked, strict=True)
-    ]
-    parts = [_log_probs(logits, of_corruptions)]
-    if masks:
-        parts += [*_proposed(scoring, logits, masks, strict=strict), _log_probs(logits, truths)]
-    sizes = [len(part) for part in parts]
+    row, rule = itertools.count(), scoring.rule
+    rows_of = [{position: next(row) for position in canvas.positions()} for canvas in canvases]
+    pairs = list(zip(canvases, rows_of, strict=True))
+    corruptions = [(*each, rows) for canvas, rows in pairs for each in canvas.corruptions]
+    steps = [(each, [rows[n] for n in each.masked]) for canvas, rows in pairs for each in canvas.trajectories]
+    position_of = {row: n for each, own in steps for n, row in zip(each.masked, own, strict=True)}  # of masks
+    # Rows of the logits with their true tokens.
+    scored = [(rows[n], each.token(n)) for each, corruption, rows in corruptions for n in corruption.scored]
+    truths = [(row, each.token(n)) for each, own in steps for n, row in zip(each.masked, own, strict=True)]
+    parts = [_log_probs(logits, scored)]
+    if steps:
+        parts += [*_proposed(scoring, logits, position_of, strict=strict), _log_probs(logits, truths)]
     on_host = torch.cat([part.double() for part in parts]).cpu()  # the pass's only wait for the device
-    log_probs, *of_masks = (part.tolist() for part in on_host.split(sizes))
-    _add(scoring, contributions, log_probs)
-    if masks:
-        _advance(scoring, list(alike.values()), *of_masks)
-
-
-def _add(
-    scoring: Scoring, contributions: Sequence[tuple[Trajectory, Corruption, int]], log_probs: Sequence[float]
-) -> None:
-    """Adds the log-probability of each scored token to its request's terms. Raises NonFiniteLogitsError."""
-    for (trajectory, corruption, position), log_prob in zip(contributions, log_probs, strict=True):
-        index = trajectory.index
-        if math.isnan(log_prob):
-            raise NonFiniteLogitsError(index)
-        sample = (trajectory.offset, *corruption.masked)
-        scoring.terms[index].append(Term(trajectory.offset + position, corruption.weight, log_prob, sample))
+    values = iter(part.tolist() for part in on_host.split([len(part) for part in parts]))
+    log_probs = dict(zip(scored, next(values), strict=True))
+    for each, corruption, rows in corruptions:
+        sample = (each.offset, *corruption.masked)
+        for n in corruption.scored:
+            log_prob = log_probs[rows[n], each.token(n)]
+            if math.isnan(log_prob):
+                raise NonFiniteLogitsError(each.index)
+            scoring.terms[each.index].append(Term(each.offset + n, corruption.weight, log_prob, sample))
+    if not steps:
+        return
+    tokens, confidence, priority, sure = (dict(zip(position_of, next(values), strict=True)) for _ in range(4))
+    log_probs = dict(zip(truths, next(values), strict=True))
+    for each, own in steps:
+        if any(math.isnan(confidence[row]) for row in own):
+            raise NonFiniteLogitsError(each.index)
+        truth = [log_probs[row, each.token(n)] for n, row in zip(each.masked, own, strict=True)]
+        each.fill(
+            [tokens[row] for row in own],
+            truth if rule.likelihood == "confidence" else [priority[row] for row in own],
+            [sure[row] for row in own],
+            truth,
+            rule.tokens_per_step,
+        )
 
 
 def _proposed(
-    scoring: Scoring, logits: Tensor, masks: Sequence[tuple[int, int]], *, strict: bool
+    scoring: Scoring, logits: Tensor, position_of: Mapping[int, int], *, strict: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For masks (row of the logits, position): the proposed tokens, confidences and priorities, and which are sure."""
+    """For masks at rows of the logits: the proposed tokens, confidences and priorities, and which are sure."""
     options = scoring.rule
-    rows, positions = to_device(torch.tensor(masks), logits.device).unbind(1)
     if options.likelihood != "confidence":
         logits[:, scoring.denoiser.mask_token_id] = -torch.inf
-    read = logits if [row for row, _ in masks] == list(range(len(logits))) else logits[rows]
-    where = WhereMasked(positions, random_numbers=torch.zeros(len(masks), device=logits.device))
+    rows, positions = to_device(torch.tensor([*position_of.items()]), logits.device).unbind(1)
+    read = logits if [*position_of] == list(range(len(logits))) else logits[rows]
+    where = WhereMasked(positions, random_numbers=torch.zeros(len(positions), device=logits.device))
     unmasking = DecodingOptions(unmasking=options.unmasking)
     proposals = Proposer(unmasking, fused=bool(scoring.denoiser.fused)).propose(read, where)
     sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict)
     return proposals.tokens, proposals.confidence, proposals.priority, sure
-
-
-def _advance(
-    scoring: Scoring,
-    alike: Sequence[Sequence[Trajectory]],
-    tokens: list[Any],
-    confidence: list[float],
-    priority: list[float],
-    sure: list[Any],
-    truths: list[float],
-) -> None:
-    """Lets trajectories take a step: those with the same masks share the proposals, but have truths of their own."""
-    start = of_truths = 0
-    for same in alike:
-        own = slice(start, start + len(same[0].masked))
-        start = own.stop
-        if any(math.isnan(value) for value in confidence[own]):
-            raise NonFiniteLogitsError(same[0].index)
-        for trajectory in same:
-            truth = truths[of_truths : of_truths + len(trajectory.masked)]
-            of_truths += len(trajectory.masked)
-            order = truth if scoring.rule.likelihood == "confidence" else priority[own]
-            trajectory.fill(tokens[own], order, sure[own], truth, scoring.rule.tokens_per_step)
-
-
-def _rows_to_read(
-    canvases: Sequence[LikelihoodCanvas],
-) -> tuple[list[tuple[int, int]], list[tuple[Trajectory, Corruption, int]], dict[tuple[int, ...], list[Trajectory]]]:
-    """Returns the rows of the logits that are read.
-
-    The first two lists have, for each scored token of a corruption, (row of the logits, true token), and (trajectory,
-    corruption, position). The dictionary has the trajectories by the rows of their masks: those with the same canvas
-    and the same masks share one choice.
-    """
-    of_corruptions: list[tuple[int, int]] = []
-    contributions: list[tuple[Trajectory, Corruption, int]] = []
-    alike: dict[tuple[int, ...], list[Trajectory]] = {}
-    start = 0
-    for canvas in canvases:
-        row_of = {position: start + n for n, position in enumerate(canvas.positions())}
-        start += len(row_of)
-        for trajectory, corruption in canvas.corruptions:
-            ids = trajectory.request.continuation_ids
-            of_corruptions += [(row_of[position], ids[position]) for position in corruption.scored]
-            contributions += [(trajectory, corruption, position) for position in corruption.scored]
-        for trajectory in canvas.trajectories:
-            alike.setdefault(tuple(row_of[position] for position in trajectory.masked), []).append(trajectory)
-    return of_corruptions, contributions, alike
 
 
 def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor:

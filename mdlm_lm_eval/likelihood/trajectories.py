@@ -43,6 +43,10 @@ class Trajectory:
     offset: int = 0
     left: tuple[int, int] | None = None
 
+    def token(self, position: int) -> int:
+        """The true token at a position of the continuation."""
+        return self.request.continuation_ids[position]
+
     def canvas(self, masked: Sequence[int], mask_token_id: int) -> tuple[int, ...]:
         """The context, the continuation with masks at the positions in `masked`, extra masks, and `after_ids`."""
         request = self.request
@@ -66,5 +70,5 @@ class Trajectory:
         chosen = [n for rank, n in enumerate(order) if rank < least or sure[n]]
         self.order += [self.masked[n] for n in chosen]
         self.log_probs += [truth[n] for n in chosen]
-        self.is_greedy &= all(tokens[n] == self.request.continuation_ids[self.masked[n]] for n in chosen)
+        self.is_greedy &= all(tokens[n] == self.token(self.masked[n]) for n in chosen)
         self.masked = [position for n, position in enumerate(self.masked) if n not in chosen]
