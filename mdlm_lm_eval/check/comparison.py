@@ -158,8 +158,6 @@ def our_canvases(
     canvas: Canvas,
     options: DecodingOptions,
     path: Sequence[Sequence[int]],
-    *,
-    banned_ids: Collection[int],
     end_ids: Collection[int],
 ) -> list[list[int]]:
     """Our canvas after each pass that begins with the next one of `path`, but for its last one.
@@ -168,10 +166,8 @@ def our_canvases(
     """
     denoiser: Any = followed
     way = way_of(replace(options, cache="none", early_exit=False), denoiser.attention)
-    banned = {denoiser.mask_token_id, *banned_ids}
-    nothing: Any = lambda *_: None  # noqa: E731
-    engine = Engine(DecodingCall(denoiser, [canvas], way, banned, end_ids, None, nothing, 1))
-    engine.queue.fill()
+    engine = Engine(DecodingCall(denoiser, [canvas], way, eos_ids=end_ids, batch_size=1))
+    engine.fill()
     row, tokens = engine.lanes.rows[0], engine.lanes.tokens[0, : len(canvas.token_ids)]
     assert row is not None
     found: list[list[int]] = []
@@ -275,9 +271,7 @@ class Beside:
             path = [*(seen[p].tolist() for p in moved), final.tolist()]
             if not moved:
                 continue
-            decoded = functools.partial(
-                our_canvases, canvas=canvas, options=options, path=path, banned_ids=banned, end_ids=last_ids
-            )
+            decoded = functools.partial(our_canvases, canvas=canvas, options=options, path=path, end_ids=self.end_ids)
             plain = Followed(denoiser, chosen)
             ours = decoded(plain)
             self.largest_difference = max([self.largest_difference, *plain.differences])

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from mdlm_lm_eval.decoding.blocks import Structure
+from mdlm_lm_eval.decoding.blocks import Layout, Structure
 from mdlm_lm_eval.decoding.canvas import DecodingCall
-from mdlm_lm_eval.decoding.rows import Layout
 from mdlm_lm_eval.decoding.sampler import Step
 from mdlm_lm_eval.model.devices import up_to_keys, up_to_positions
 
@@ -25,7 +24,7 @@ class Batch:
     def __init__(self, call: DecodingCall) -> None:
         self.call, self.options, self.denoiser, self.canvases = call, call.options, call.denoiser, call.canvases
         self.device: torch.device = call.denoiser.device
-        self.mask_token_id, self.end_ids = call.denoiser.mask_token_id, frozenset(call.end_ids)
+        self.mask_token_id, self.end_ids = call.denoiser.mask_token_id, call.end_ids
         self.on_gpu, self.is_guided = self.device.type == "cuda", call.options.cfg_scale > 0.0
         self.structure = structure = Structure(call.way, shift=call.denoiser.shift)
         self.stops_at_end = bool(self.end_ids) and structure.has_blocks

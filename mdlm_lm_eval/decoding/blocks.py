@@ -1,7 +1,9 @@
 """The blocks of a canvas: the columns that passes over a block run, and the steps that are planned for it."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.sampler import Step
@@ -15,6 +17,7 @@ from mdlm_lm_eval.options import OptionError
 class Block:
     """Columns start:stop of a canvas, of which `slots` are decoded by the planned `steps`.
 
+    steps: the last one is repeated until no mask is left.
     end: the column after the text that follows the block without a slot. A pass that stores the block runs the text,
         too, so that text between slots costs no pass of its own.
     """
@@ -48,6 +51,7 @@ class Structure:
     has_blocks: whether an end of text in a finished block ends the answer. Passes over whole canvases go on after it
         without `early_exit`.
     n_edits: the most passes over a block that only edit.
+    after_plan: the step that follows the planned ones until no mask is left: each pass fills at least one.
     """
 
     def __init__(self, way: Way, *, shift: bool) -> None:
@@ -67,6 +71,7 @@ class Structure:
         self.has_blocks = not self.is_whole or options.append_blocks or self.sampler.ends_at_eos
         self.has_blocks &= not self.runs_later
         self.n_edits = self.sampler.edit_passes(options)
+        self.after_plan = [] if self.sampler.ends_as_planned else [Step(1)]
 
 
 def with_prefixes(
@@ -89,16 +94,28 @@ def with_prefixes(
     return found, order, store
 
 
-def blocks_of(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
-    """The blocks of a canvas, in the order in which they are decoded."""
-    if structure.is_causal:
-        blocks = _causal_blocks(canvas, structure)
-        # A block without slots needs no pass if it is neither remembered nor predicts the next token.
-        return tuple(block for block in blocks if block.slots or structure.stores)
-    return _blocks_of_slots(canvas, structure)
+class Layout(NamedTuple):
+    """The blocks with slots of canvases of one shape, numbered from 0.
+
+    prompt: the text before them, if it is run by itself.
+    before: how many slots stand before each block, and at last the number of all.
+    """
+
+    prompt: Block | None
+    blocks: Sequence[Block]
+    before: Sequence[int]
+
+    @classmethod
+    def of(cls, canvas: Canvas, structure: Structure) -> "Layout":
+        """The layout of a canvas."""
+        blocks = _causal_blocks(canvas, structure) if structure.is_causal else _blocks_of_slots(canvas, structure)
+        prompt = None if blocks[0].slots else blocks.pop(0)
+        if not structure.stores:
+            prompt = None  # it needs no pass
+        return cls(prompt, blocks, [0, *itertools.accumulate(len(block.slots) for block in blocks)])
 
 
-def _blocks_of_slots(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
+def _blocks_of_slots(canvas: Canvas, structure: Structure) -> list[Block]:
     """The semi-autoregressive blocks of a model with full attention.
 
     Without a cache, every pass runs the canvas whole. Then, with `early_exit`, blocks whose tokens are not returned are
@@ -119,14 +136,14 @@ def _blocks_of_slots(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
                 f"cache={options.cache} with one step a block of {length} tokens does not work with a model whose "
                 "logits are shifted: the first step fills one token; take more steps"
             )
-        steps = tuple(sampler.plan(length, n_steps, options, after_one=after_one))
+        steps = sampler.plan(length, n_steps, options, after_one=after_one)
         first = 0 if is_whole else slots[0]
         stop = len(canvas.token_ids) if is_whole and not options.append_blocks else slots[-1] + 1
         if leaves_out and _fills_at_once(steps, length, structure):
             slots = slots[: canvas.n_returned - start]  # masks that are not returned need no prediction
-        blocks.append(Block(first, stop, stop, slots, steps))
+        blocks.append(Block(first, stop, stop, slots, [*steps, *structure.after_plan]))
         start += length
-    return tuple(blocks)
+    return blocks
 
 
 def _fills_at_once(steps: Sequence[Step], n_masks: int, structure: Structure) -> bool:
@@ -135,7 +152,7 @@ def _fills_at_once(steps: Sequence[Step], n_masks: int, structure: Structure) ->
     return is_one_pass and not structure.options.is_parallel and structure.options.max_thinking_tokens is None
 
 
-def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
+def _causal_blocks(canvas: Canvas, structure: Structure) -> list[Block]:
     """The blocks of a block-causal model that hold slots.
 
     The columns before the first of these, and after a shared prefix, are one block without slots.
@@ -155,21 +172,19 @@ def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
         stop = start + numbers.count(number)
         if of_block:
             steps = _causal_steps(len(of_block), per_block or next(shares), length, structure.way)
-            blocks.append(Block(start, stop, stop, of_block, steps))
+            blocks.append(Block(start, stop, stop, of_block, [*steps, *structure.after_plan]))
         else:
             blocks[-1] = replace(blocks[-1], end=stop)
         start = stop
-    return tuple(blocks)
+    return blocks
 
 
-def _causal_steps(n_masks: int, n_steps: int, block_length: int, way: Way) -> tuple[Step, ...]:
+def _causal_steps(n_masks: int, n_steps: int, block_length: int, way: Way) -> list[Step]:
     """The steps over a block that holds `n_masks` masks.
 
     `steps_per_block` is the plan of a whole block, even if the prompt fills a part of it, as in LLaDA2's and SDAR's
     samplers. A2D's plan is made for the masks that the block holds.
     """
-    if n_masks == 0:
-        return ()
     options = way.options
     is_whole = options.steps_per_block is not None and options.schedule != "bd3lm"
     n_planned = block_length if is_whole else n_masks
@@ -180,4 +195,4 @@ def _causal_steps(n_masks: int, n_steps: int, block_length: int, way: Way) -> tu
         if fill or step.back:
             steps.append(step._replace(fill=fill))
         left += step.back - fill
-    return tuple(steps)
+    return steps

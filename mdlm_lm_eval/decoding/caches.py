@@ -5,21 +5,13 @@ passes are wide: those over whole canvases or text, which the engine runs apart 
 imports torch, as options ask for the names.
 """
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from mdlm_lm_eval.registry import UNMASKING
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.model.attention import AttentionPattern
     from mdlm_lm_eval.options import DecodingOptions
-
-
-class Reach(NamedTuple):
-    """The columns that a pass over a block can run: the block's start:stop, and all before `limit`, which it sees."""
-
-    start: int
-    stop: int
-    limit: int
 
 
 class Cache:
@@ -45,9 +37,9 @@ class Cache:
         """Whether the next pass over a block, after `n_passes`, is wide. `stores_text`: it keeps text after a block."""
         return False
 
-    def columns(self, reach: Reach, *, is_wide: bool) -> tuple[int, int]:
-        """The first column that a pass runs, and the one after the last."""
-        return 0, reach.limit
+    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
+        """The first column that a pass runs, and the one after the last; a block start:stop sees all before `limit`."""
+        return 0, limit
 
 
 class ExactCache(Cache):
@@ -70,9 +62,9 @@ class ExactCache(Cache):
         """Passes that store text, such as a prompt, which is longer than blocks."""
         return stores_text
 
-    def columns(self, reach: Reach, *, is_wide: bool) -> tuple[int, int]:
+    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
         """From the block's first column on."""
-        return reach.start, reach.limit
+        return start, limit
 
 
 class PrefixCache(Cache):
@@ -102,9 +94,9 @@ class PrefixCache(Cache):
         """A block's first pass, which renews the keys and values of all columns."""
         return n_passes == 0
 
-    def columns(self, reach: Reach, *, is_wide: bool) -> tuple[int, int]:
+    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
         """All, then the block and the columns after it."""
-        return (0 if is_wide else reach.start), reach.limit
+        return (0 if is_wide else start), limit
 
 
 class DualCache(PrefixCache):
@@ -112,9 +104,9 @@ class DualCache(PrefixCache):
 
     runs_blocks: ClassVar[bool] = True
 
-    def columns(self, reach: Reach, *, is_wide: bool) -> tuple[int, int]:
+    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
         """All, then the block alone."""
-        return (0, reach.limit) if is_wide else (reach.start, reach.stop)
+        return (0, limit) if is_wide else (start, stop)
 
 
 KINDS: dict[str, Cache] = {"dual": DualCache(), "exact": ExactCache(), "none": Cache(), "prefix": PrefixCache()}

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mdlm_lm_eval.decoding.trace import Event, Filled
@@ -95,28 +96,52 @@ class Completion:
 
 @dataclass(frozen=True)
 class DecodingCall:
-    """The resolved arguments of `completions_of`.
+    """Canvases that are decoded in one way, and what the caller says of tokens and rows.
 
-    banned_ids: tokens that are never written. is_decided: None without `early_exit`.
-    token_frequencies: on the device; row decoders have none.
+    eos_ids, end_of_turn_ids: tokens that end an answer. With `suppress_eos`, the first are never written.
+    end_think_ids: the tokens of the option `end_think`. token_frequencies: [V], those of that option's file.
+    label_ids: with them, completions hold the model's answer at the first slot, except those of row decoders.
+    is_decided: whether the final tokens of a row, from the left without a gap, are enough for the caller. With
+        `early_exit`, such a row leaves the batch, and its result may end there.
+    advance: called as `advance(n)` after n rows took a step.
+    batch_size: rows that run at a time, by default all.
     """
 
     denoiser: "Denoiser"
     canvases: Sequence[Canvas]
     way: Way
-    banned_ids: Collection[int]
-    end_ids: Collection[int]
-    is_decided: Callable[[list[int]], bool] | None
-    advance: Callable[[int], object]
-    batch_size: int
+    eos_ids: Collection[int] = ()
+    end_of_turn_ids: Collection[int] = ()
     end_think_ids: Sequence[int] = ()
     token_frequencies: "Tensor | None" = None
     label_ids: Sequence[int] = ()
+    is_decided: Callable[[list[int]], bool] | None = None
+    advance: Callable[[int], object] = lambda _: None
+    batch_size: int | None = None
 
     @property
     def options(self) -> DecodingOptions:
         """The options of the way."""
         return self.way.options
+
+    @property
+    def n_lanes(self) -> int:
+        """The most rows that run at a time."""
+        return self.batch_size or max(1, len(self.canvases))
+
+    @cached_property
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end an answer."""
+        return frozenset(self.eos_ids) | frozenset(self.end_of_turn_ids)
+
+    @cached_property
+    def banned_ids(self) -> frozenset[int]:
+        """The tokens that are never written. Ends of turn stay possible, as with LLaDA's `logits_eos_inf`."""
+        return frozenset([self.denoiser.mask_token_id, *(self.eos_ids if self.options.suppress_eos else ())])
+
+    def is_enough(self, tokens: list[int]) -> bool:
+        """Whether a row may end after these final tokens."""
+        return self.options.early_exit and self.is_decided is not None and self.is_decided(tokens)
 
 
 def seed_of(text: str) -> int:

@@ -15,24 +15,27 @@ The columns that a pass runs:
         the columns after it, and the keys and values that the first pass computed for all others.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.canvas import Completion, DecodingCall, FirstToken
 from mdlm_lm_eval.decoding.hindsight import Hindsight
 from mdlm_lm_eval.decoding.history import History
-from mdlm_lm_eval.decoding.lanes import Lanes, Queue
-from mdlm_lm_eval.decoding.passes import Outcome, Passes, PlaceLogits
+from mdlm_lm_eval.decoding.lanes import Lanes
+from mdlm_lm_eval.decoding.passes import Outcome, Passes
 from mdlm_lm_eval.decoding.readers import FirstSlot, NextToken, Reader, SamplerState
 from mdlm_lm_eval.decoding.rows import MOST_IDLE, Row, Stage
-from mdlm_lm_eval.decoding.thinking import RaisedEndOfThinking, ThinkingBudget
+from mdlm_lm_eval.decoding.thinking import RaisedEndOfThinking, end_thinking
 from mdlm_lm_eval.decoding.trace import Event
 from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.decoding.windows import Window, next_window, wide_window
 from mdlm_lm_eval.model.devices import bucket
+from mdlm_lm_eval.model.prefix_store import sort_key_of
 from mdlm_lm_eval.options import shown
 
 # On a GPU, stop strings are looked for after every fourth step of a row, as this takes most of the host's time.
@@ -51,28 +54,33 @@ class NoProgressError(RuntimeError):
 
 
 class Engine:
-    """Rows in lanes, and the passes over them."""
+    """Rows in lanes, and the passes over them.
+
+    ahead: lanes in which prompts are run by themselves, if blocks are stored: those of the next canvases in one pass,
+        while all rows in `lanes` stand still, so that no later row costs a pass over its prompt alone.
+    """
 
     def __init__(self, call: DecodingCall) -> None:
-        self.call, self.options = call, call.options
-        self.batch = batch = Batch(call)
-        n_lanes = min(call.batch_size, bucket(len(batch.canvases), batch.device))
-        self.lanes = Lanes(batch, n_lanes)
-        self.budget: ThinkingBudget | None = None
-        if self.options.max_thinking_tokens is not None:
-            self.budget = ThinkingBudget(batch, self.options.max_thinking_tokens, call.end_think_ids[0])
-        logits = Hindsight(batch) if batch.structure.needs.hindsight else PlaceLogits(batch)
-        readers = _readers(batch, n_lanes, logits)
-        fixed = None if self.budget is None else self.budget.token_id
-        self.passes = Passes(batch, logits, readers, fixed)
-        self.queue = Queue(batch, self.lanes, readers, self._begin_rows, self._run_prompts)
+        self.call, self.options, self.batch = call, call.options, Batch(call)
+        batch, structure, canvases = self.batch, self.batch.structure, self.batch.canvases
+        readers = _readers(batch)
+        self.passes = Passes(batch, readers)
+        n = min(call.n_lanes, bucket(len(canvases), batch.device))
+        self.lanes = Lanes(batch, n, {name: each for reader in readers for name, each in reader.fresh.items()})
+        self.ahead: Lanes | None = None
+        if structure.cache.stores_blocks and not structure.predicts_next:
+            self.ahead = Lanes(batch, max(1, n // 2) if batch.on_gpu else n // 2 + 1, {})
+        order: Sequence[int] = range(len(canvases))
+        if structure.cache.stores_blocks:
+            # Canvases with the same prefix follow each other, those with the most masks first.
+            order = sorted(order, key=lambda n: sort_key_of(canvases[n].prefix, len(canvases[n].slots)))
+        self.waiting = (Row(n, canvases[n], batch.layouts[n], structure) for n in order)
         self.window: Window | None = None
 
     def completions(self) -> Iterator[tuple[int, Completion]]:
         """Decodes all canvases; see `completions_of`. Raises NoProgressError and NonFiniteLogitsError."""
-        with self._at_work():
-            self.queue.fill()
-        while any(row is not None for row in self.lanes.rows):
+        self.fill()
+        while any(self.lanes.rows):
             with self._at_work():
                 if self.window is None:
                     self.window = next_window(self.batch, self.lanes)
@@ -82,8 +90,7 @@ class Engine:
                 yield row.index, self._completion(row)
             if over:
                 self.window = None
-                with self._at_work():
-                    self.queue.refill()  # may be a pass over the prompts of the next canvases
+                self._refill()
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -91,23 +98,58 @@ class Engine:
         with torch.no_grad(), self.batch.denoiser.in_fixed_shapes(self.options.batch_invariant):
             yield
 
-    def _begin_rows(self, lanes: Lanes, rows: Sequence[Row]) -> None:
-        """Prepares rows that have entered lanes."""
-        if self.budget is not None:
-            for row in rows:
-                self.budget.enter_block(row, lanes)
+    def fill(self) -> None:
+        """Fills the lanes with the first rows."""
+        with self._at_work():
+            self._begin(self.lanes, self.lanes.free)
 
-    def _run_prompts(self, lanes: Lanes, rows: Sequence[Row]) -> None:
-        """Runs the prompts of rows that wait."""
-        window = wide_window(self.batch, lanes, rows)
-        self.move_on(window, self.passes.run(window))
+    def _begin(self, lanes: Lanes, free: Sequence[int]) -> list[Row]:
+        """Begins as many of the rows that wait as there are free lanes."""
+        rows = list(itertools.islice(self.waiting, len(free)))
+        lanes.begin(free[: len(rows)], rows)
+        if self.options.max_thinking_tokens is not None:
+            for row in rows:
+                end_thinking(row, lanes)
+        return rows
+
+    def _refill(self) -> None:
+        """Fills empty lanes with the next rows, whose prompts it may run first; drops lanes that stay empty.
+
+        On a GPU it drops only some of them, so that graphs meet few numbers of rows.
+        """
+        lanes = self.lanes
+        with self._at_work():
+            while free := lanes.free:
+                rows = self._begin(lanes, free) if self.ahead is None else self._take_ahead(self.ahead, free)
+                if not rows:
+                    break
+        n_rows = len(lanes) - len(free)
+        size = min(len(lanes), bucket(n_rows, self.batch.device)) if n_rows else 0
+        if size < len(lanes):
+            lanes.keep([*(lane for lane in range(len(lanes)) if lane not in free), *free[: size - n_rows]])
+
+    def _take_ahead(self, ahead: Lanes, free: Sequence[int]) -> list[Row]:
+        """Takes over as many of the rows ahead as there are free lanes. If there are none, runs the next prompts."""
+        if not any(ahead.rows):
+            begun = self._begin(ahead, ahead.free)
+            if prompts := [row for row in begun if row.is_wide]:
+                window = wide_window(self.batch, ahead, prompts)
+                self.move_on(window, self.passes.run(window))
+        rows = [row for row in ahead.rows if row is not None][: len(free)]
+        self.lanes.take(free[: len(rows)], ahead, rows)
+        return rows
 
     def move_on(self, window: Window, outcome: Outcome | None) -> list[Row]:
         """Writes what a pass did, and moves its rows on. Returns the rows that are over."""
+        mask = self.batch.mask_token_id
         has_changed = masks_left = [False] * len(window.rows)
+        first_open = [-1] * len(window.rows)
         if outcome is not None:
             has_changed = (outcome.after != outcome.before).any(1).tolist()
-            masks_left = (window.own & (outcome.after == self.batch.mask_token_id)).any(1).tolist()
+            masks_left = (window.own & (outcome.after == mask)).any(1).tolist()
+            if self.batch.structure.runs_later:  # the first block that held masks before the pass
+                had_masks = window.own & (outcome.before == mask)
+                first_open = np.where(had_masks, window.blocks, self.batch.n_columns).min(1).tolist()
             self._write(window, outcome)
         n_steps = 0
         over: list[Row] = []
@@ -119,28 +161,17 @@ class Engine:
             row.cost.steps += takes_step
             row.cost.tokens += (row.extent.end - row.extent.first) * (2 if self.batch.is_guided else 1)
             n_steps += takes_step
-            has_moved = row.move_on(
-                changed=has_changed[n],
-                has_masks=masks_left[n],
-                first_open=self._first_open(window, outcome, n),
-            )
+            has_moved = row.move_on(changed=has_changed[n], has_masks=masks_left[n], first_open=first_open[n])
             if row.idle == MOST_IDLE:
                 raise NoProgressError(self.call.way, row.index)
             if has_moved:
                 self.window = None
-                if self.budget is not None and row.number > number and not row.is_over:
-                    self.budget.enter_block(row, window.of)
+                if self.options.max_thinking_tokens is not None and row.number > number and not row.is_over:
+                    end_thinking(row, window.of)
             if self._is_done(row, has_closed=row.n_closed > n_closed, takes_step=takes_step):
                 over.append(row)
         self.call.advance(n_steps)
         return over
-
-    def _first_open(self, window: Window, outcome: Outcome | None, n: int) -> int:
-        """With passes over all later blocks, the first block of row n that held masks before the pass."""
-        if outcome is None or not self.batch.structure.runs_later:
-            return -1
-        masks = window.own[n] & (outcome.before[n] == self.batch.mask_token_id)
-        return int(window.blocks[n][masks].min(initial=self.batch.n_columns))
 
     def _write(self, window: Window, outcome: Outcome) -> None:
         """Writes the tokens that a pass changed, with a trace also as events."""
@@ -174,12 +205,12 @@ class Engine:
 
     def _is_enough(self, row: Row) -> bool:
         """Whether a row's decided tokens are enough for the caller, who is asked when there are more of them."""
-        if self.call.is_decided is None or row.n_decided <= row.n_asked:
+        if row.n_decided <= row.n_asked:
             return False
         if self.batch.on_gpu and row.cost.steps % _STEPS_BETWEEN_LOOKS:
             return False
         row.n_asked = row.n_decided
-        return self.call.is_decided(row.answer[: row.n_decided])
+        return self.call.is_enough(row.answer[: row.n_decided])
 
     def _completion(self, row: Row) -> Completion:
         """The answer of a row that is over, up to and including an end of text."""
@@ -196,18 +227,18 @@ class Engine:
         )
 
 
-def _readers(batch: Batch, n_lanes: int, logits: PlaceLogits) -> list[Reader]:
+def _readers(batch: Batch) -> list[Reader]:
     """The readers of each pass, in the order in which they see its logits."""
-    structure, call = batch.structure, batch.call
-    readers: list[Reader] = [SamplerState(batch, n_lanes)]
+    structure = batch.structure
+    readers: list[Reader] = [SamplerState(batch)]
     if structure.predicts_next and not structure.fills_next:
-        readers.append(NextToken(batch, n_lanes))
-    if call.label_ids:
-        readers.append(FirstSlot(batch, call.label_ids))
+        readers.append(NextToken())
+    if batch.call.label_ids:
+        readers.append(FirstSlot(batch))
     if batch.options.end_think_boost:
-        readers.append(RaisedEndOfThinking(batch, call.end_think_ids))
+        readers.append(RaisedEndOfThinking(batch))
     if structure.needs.history:
-        readers.append(History(batch, n_lanes))
-    if isinstance(logits, Hindsight):
-        readers.append(logits)
+        readers.append(History(batch))
+    if structure.needs.hindsight:
+        readers.append(Hindsight(batch))
     return readers

@@ -1,6 +1,6 @@
 """Decoding of prompts, as token ids or as texts, for use from Python."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -9,7 +9,14 @@ from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, ids_after_answers, reserved_positions
 from mdlm_lm_eval.decoding.blocks import with_prefixes
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas, build_infill_canvas, repetitions, seed_of
+from mdlm_lm_eval.decoding.canvas import (
+    Completion,
+    DecodingCall,
+    build_canvas,
+    build_infill_canvas,
+    repetitions,
+    seed_of,
+)
 from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.decode import completions_of
 from mdlm_lm_eval.decoding.trace import filled
@@ -74,17 +81,16 @@ def decode(
         )[0]
         for prompt, seed in zip(ids, _seeds(ids, way.options, seeds), strict=True)
     ]
-    completions = _decoded(
+    call = DecodingCall(
         denoiser,
         canvases,
         way,
-        tokenizer,
-        batch_size=batch_size,
-        progress=progress,
-        stop_ids=stop_ids,
+        eos_ids=stop_ids,
         end_think_ids=end_think_ids,
         token_frequencies=token_frequencies,
+        batch_size=batch_size,
     )
+    completions = _decoded(call, tokenizer, progress)
     if return_completions:
         return completions
     return [one.token_ids if tokenizer is None else one.text for one in completions]
@@ -121,7 +127,7 @@ def fill(
         )[0]
         for text, seed in zip(listed, _seeds(listed, way.options, None), strict=True)
     ]
-    return [str(one.text) for one in _decoded(denoiser, canvases, way, tokenizer)]
+    return [str(one.text) for one in _decoded(DecodingCall(denoiser, canvases, way), tokenizer)]
 
 
 def checked_options(denoiser: Denoiser, options: T | None, kind: type[T], settings: Mapping[str, Any]) -> T:
@@ -188,60 +194,33 @@ def _filler_ids(tokenizer: PreTrainedTokenizerBase | None, options: DecodingOpti
 
 
 def _decoded(
-    denoiser: Denoiser,
-    canvases: Sequence[Canvas],
-    way: Way,
-    tokenizer: PreTrainedTokenizerBase | None,
-    *,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
-    stop_ids: Collection[int] = (),
-    end_think_ids: Sequence[int] = (),
-    token_frequencies: Tensor | None = None,
+    call: DecodingCall, tokenizer: PreTrainedTokenizerBase | None, progress: Progress | None = None
 ) -> list[Completion]:
-    """Completions with text and ending. Canvases that share a prefix follow each other."""
-    end_of_turn: Collection[int] = ()
-    if tokenizer is not None:
-        stop_ids, end_of_turn = {*stop_ids, *eos_ids(tokenizer, None)}, end_of_turn_ids(tokenizer)
-        end_think_ids = tokenizer.encode(way.options.end_think, add_special_tokens=False)
+    """Completions with text, ending, and how each token came to be. Canvases that share a prefix follow each other."""
+    denoiser, canvases, way = call.denoiser, call.canvases, call.way
     shared, order, store = with_prefixes(denoiser, canvases, way)
+    call = replace(call, canvases=[shared[index] for index in order])
+    if tokenizer is not None:
+        call = replace(
+            call,
+            eos_ids={*call.eos_ids, *eos_ids(tokenizer, None)},
+            end_of_turn_ids=end_of_turn_ids(tokenizer),
+            end_think_ids=tokenizer.encode(way.options.end_think, add_special_tokens=False),
+        )
     found: dict[int, Completion] = {}
     try:
-        for number, completion in completions_of(
-            denoiser,
-            [shared[index] for index in order],
-            way,
-            eos_ids=stop_ids,
-            end_of_turn_ids=end_of_turn,
-            end_think_ids=end_think_ids,
-            token_frequencies=token_frequencies,
-            batch_size=batch_size,
-        ):
-            found[order[number]] = completion
+        for number, one in completions_of(call):
+            slots = call.canvases[number].slots[: len(one.token_ids)]
+            found[order[number]] = replace(
+                one,
+                text=None if tokenizer is None else Ending(tokenizer, call.end_ids, (), None).of(one.token_ids)[0],
+                filled=filled(one.events, slots, denoiser.mask_token_id) if one.events else (),
+                finish_reason="cut" if call.end_ids.isdisjoint(one.token_ids[-1:]) else "ended_by_eos",
+            )
             if progress is not None:
                 progress(len(found), len(canvases))
     except NonFiniteLogitsError as error:
         raise NonFiniteLogitsError(order[error.index]) from error
     finally:
         store.clear()
-    end_ids, mask = {*stop_ids, *end_of_turn}, denoiser.mask_token_id
-    return [_described(found[index], canvas, mask, end_ids, tokenizer) for index, canvas in enumerate(canvases)]
-
-
-def _described(
-    one: Completion,
-    canvas: Canvas,
-    mask_token_id: int,
-    end_ids: Set[int],
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> Completion:
-    """The completion of a canvas with its text, its ending, and how each token came to be."""
-    text: str | None = None
-    if tokenizer is not None:
-        text, _ = Ending(tokenizer, end_ids, until=(), think_end_token=None).of(one.token_ids)
-    return replace(
-        one,
-        text=text,
-        filled=filled(one.events, canvas.slots[: len(one.token_ids)], mask_token_id) if one.events else (),
-        finish_reason="ended_by_eos" if not end_ids.isdisjoint(one.token_ids[-1:]) else "cut",
-    )
+    return [found[index] for index in range(len(canvases))]

@@ -13,7 +13,7 @@ import random
 import sys
 import typing
 from ast import literal_eval
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
     from mdlm_lm_eval.model.denoiser import Denoiser
 
-Answering = Callable[[Sequence[Sequence[int]], DecodingOptions, int, int, int], list[list[int]]]
-
 # The authors' names for parameters that are filled in, and for our options beside the declared ones.
-MASKS, _PAD = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
-_END, _ENDS = ("eos_id", "eos_token_id"), ("eos_ids", "eos_token_ids", "stop_ids", "stopping_criteria_idx")
+MASKS, PADS = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
+END, ENDS = ("eos_id", "eos_token_id"), ("eos_ids", "eos_token_ids", "stop_ids", "stopping_criteria_idx")
 _PROMPTS = ("prompt", "input_ids", "inputs", "prompts", "prompt_ids")
 _MORE_NAMES = {"n_masks": ("gen_len", "max_gen_length"), "steps_per_block": ("denoising_steps", "max_denoising_steps")}
 WORDS = {"remasking": {"confidence": "low_confidence"}, "alg": {"confidence": "maskgit_plus", "margin": "topk_margin"}}
@@ -167,22 +165,35 @@ class Signature:
         found |= {name: words.get(found[name], found[name]) for name, words in WORDS.items() if name in found}
         return found | self.own_arguments(options)
 
+    def network(self, denoiser: "Denoiser") -> Any:
+        """What the function takes as its network. Raises OptionError for a method of a network that is not loaded."""
+        from torch import nn
+
+        owner = self.foreign.owner
+        if owner is None:
+            return Network(denoiser, aligned=getattr(self.foreign.thing, "aligned", False))
+        if isinstance(denoiser.model, owner):
+            return denoiser.model
+        if issubclass(owner, nn.Module):
+            raise OptionError(f"sampler={self.named} is a method of a network, which modeling=FILE.py:CLASS loads")
+        # Methods without a network, as Dream's, are put before ours.
+        return type(owner.__name__, (Network, owner), {})(denoiser, aligned=False)
+
     def call(self, network: Any, ids: "Tensor", mask: "Tensor", arguments: dict[str, Any]) -> Any:
-        """The tokens that it returns for prompts [B, L], without other results."""
+        """The tokens that it returns for prompts [B, L], without other results.
+
+        A generation config of the authors' own class is made here, as transformers 5 would not make it.
+        """
+        if self.config is not None:
+            fields = vars(self.config()).keys()
+            config = self.config(**{name: value for name, value in arguments.items() if name in fields})
+            arguments = {name: value for name, value in arguments.items() if name not in fields}
+            arguments["generation_config"] = config
         takes_a_dictionary = self.foreign.thing.__name__ == "block_diffusion_generate"  # SDAR's
         prompts = {"input_ids": ids, "attention_mask": mask} if takes_a_dictionary else ids
         output = self.foreign.thing(network, **{self.prompts: prompts}, **arguments)
         output = getattr(output, "sequences", output)
         return output[0] if isinstance(output, tuple) else output
-
-    def with_config(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with a generation config of the authors' own class, which transformers 5 would not make."""
-        if self.config is None:
-            return arguments
-        fields = vars(self.config()).keys()
-        config = self.config(**{name: value for name, value in arguments.items() if name in fields})
-        others = {name: value for name, value in arguments.items() if name not in fields}
-        return others | {"generation_config": config}
 
 
 def signature_of(options: DecodingOptions) -> Signature:
@@ -196,60 +207,6 @@ def asked_tokens(options: DecodingOptions, n_slots: int, n_returned: int) -> int
     if options.mask_ratio is not None:
         return n_slots
     return max(n_returned, options.n_masks) if isinstance(options.n_masks, int) else n_returned
-
-
-def adapt(takes: Signature, denoiser: "Denoiser", *, end_ids: Collection[int]) -> Answering:
-    """Returns the function as `answer(prompts, options, number of tokens, of these returned, seed) -> ids`.
-
-    `ids` are the tokens after each prompt, which the caller checks. `answer` raises ValueError if the function returns
-    no token ids, and all errors of the function.
-    """
-    import torch
-
-    ends, foreign = sorted(end_ids), takes.foreign
-    network: Any = Network(denoiser, aligned=getattr(foreign.thing, "aligned", False))
-    if foreign.owner is not None and isinstance(denoiser.model, foreign.owner):
-        network = denoiser.model
-    elif foreign.owner is not None and issubclass(foreign.owner, torch.nn.Module):
-        raise OptionError(f"sampler={takes.named} is a method of a network, which modeling=FILE.py:CLASS loads")
-    elif foreign.owner is not None:  # methods without a network, as Dream's, are put before ours
-        network = type(foreign.owner.__name__, (Network, foreign.owner), {})(denoiser, aligned=False)
-
-    def answer(
-        prompts: Sequence[Sequence[int]], options: DecodingOptions, n_tokens: int, n_returned: int, seed: int
-    ) -> list[list[int]]:
-        longest = max(map(len, prompts))
-        padding = [longest - len(prompt) for prompt in prompts]
-        rows = [[denoiser.pad_token_id] * n + [*prompt] for n, prompt in zip(padding, prompts, strict=True)]
-        ids = torch.tensor(rows, device=denoiser.device)  # [B, L]
-        mask = torch.tensor([[0] * n + [1] * (longest - n) for n in padding], device=denoiser.device)
-        config_end = getattr(denoiser.model.config, "eos_token_id", None)
-        end = config_end if config_end in ends else next(iter(ends), None)
-        filled: dict[str, Any] = dict.fromkeys(MASKS, denoiser.mask_token_id) | dict.fromkeys(_ENDS, ends)
-        filled |= dict.fromkeys(_PAD, denoiser.pad_token_id) | {"attention_mask": mask, "seed": seed}
-        filled |= dict.fromkeys(_END, ends if "generation_config" in takes.parameters else end)
-        arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
-        arguments = takes.with_config(arguments | takes.arguments(options, n_tokens, n_returned))
-        with foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
-            return _after(takes.call(network, ids, mask, arguments), rows)
-
-    return answer
-
-
-def _after(output: Any, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The tokens after the prompts in the output of a function, which may include the prompts."""
-    import torch
-
-    if isinstance(output, torch.Tensor):
-        if output.is_floating_point() or output.dtype == torch.bool:
-            raise ValueError(f"returned {output.dtype} instead of token ids")
-        output = output.tolist()
-    if not isinstance(output, list) or not output:
-        raise ValueError(f"returned {type(output).__name__} instead of token ids")
-    output = output if isinstance(output[0], list) else [output]
-    if len(output) != len(rows):
-        raise ValueError(f"returned {len(output)} rows for {len(rows)} prompts")
-    return [ids[len(row) :] if ids[: len(row)] == row else ids for ids, row in zip(output, rows, strict=True)]
 
 
 def _config_of(function: Any) -> Any:

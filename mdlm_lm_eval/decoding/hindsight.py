@@ -5,7 +5,7 @@ sees the canvas alone, so that one pass gives both (arXiv 2507.18578).
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,35 +14,24 @@ from torch import Tensor
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.candidates import exclude, slices_of
 from mdlm_lm_eval.decoding.lanes import Numbers
-from mdlm_lm_eval.decoding.passes import PlaceLogits
 from mdlm_lm_eval.decoding.readers import Asked, Reader
 from mdlm_lm_eval.decoding.windows import Window, as_tensor
 
 
-class Shadow(NamedTuple):
-    """`columns`, `tokens` and `is_there` [P, B] of the slots of each row's block, which has at most B."""
-
-    columns: Numbers
-    tokens: Numbers
-    is_there: Numbers
-
-
-class Hindsight(PlaceLogits, Reader):
+class Hindsight(Reader):
     """Asks the model with a shadow after each canvas, and gives `View.hindsight`."""
 
     def __init__(self, batch: Batch) -> None:
-        super().__init__(batch)
-        self._shadow: Shadow | None = None  # of the pass that runs
-        self._probabilities: Tensor | None = None
+        self.batch = batch
 
-    def of(self, asked: Asked) -> Tensor:
+    def logits(self, asked: Asked) -> Tensor:
         """Logits [N, V] at the places of the canvases; those of the shadow are kept as probabilities."""
         window, batch, denoiser = asked.window, self.batch, self.batch.denoiser
-        shadow = self._shadow = self._shadow_of(window)
+        self._shadow = self._shadow_of(window)
         (n_rows, width), length = asked.tokens.shape, batch.most_slots
         of_canvas = asked.indices + asked.pass_row * length
         of_shadow = np.arange(n_rows)[:, None] * (width + length) + width + np.arange(length)
-        columns, tokens, is_there = (as_tensor(each, batch.device) for each in shadow)
+        columns, tokens, is_there = (as_tensor(each, batch.device) for each in self._shadow)
         lengths = np.array([0 if row is None else len(row.canvas.token_ids) for row in window.rows])[:, None]
         real, there = as_tensor(window.columns < lengths, batch.device)[:, None], is_there[:, None]
         itself = window.run_columns[:, None] == columns[..., None]  # [P, B, W]
@@ -62,22 +51,21 @@ class Hindsight(PlaceLogits, Reader):
         self._probabilities = torch.cat(of_tokens).squeeze(1)
         return of_places
 
-    def _shadow_of(self, window: Window) -> Shadow:
-        lanes = window.lanes[:, 0]
+    def _shadow_of(self, window: Window) -> tuple[Numbers, Numbers, Numbers]:
+        """Columns and tokens [P, B] of the slots of each row's block, which has at most B, and which are there."""
+        columns = window.of.columns[window.lanes[:, 0]]  # [P, T]
         slots = window.before + np.arange(self.batch.most_slots)
-        columns = (window.of.slots[lanes][:, None] == slots[..., None]).argmax(2)
-        is_there = window.of.blocks[window.lanes, columns] == window.numbers
-        columns = np.where(is_there, columns, self.batch.n_columns - 1)
-        return Shadow(columns, window.of.tokens[window.lanes, columns], is_there)
+        places = (columns["slot"][:, None] == slots[..., None]).argmax(2)
+        of_shadow = np.take_along_axis(columns, places, 1)
+        is_there = of_shadow["block"] == window.numbers
+        return np.where(is_there, places, self.batch.n_columns - 1), of_shadow["token"], is_there
 
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
         """The shadow's probabilities."""
-        assert self._probabilities is not None
         return {"hindsight": self._probabilities}
 
     def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
         """`View.hindsight`: the probabilities of tokens that are no masks, and 0 elsewhere."""
-        assert self._shadow is not None
         columns, tokens, is_there = self._shadow
         probabilities = found["hindsight"].reshape(columns.shape)
         on_canvas = np.zeros((len(columns), self.batch.n_columns), probabilities.dtype)

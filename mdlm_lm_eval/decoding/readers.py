@@ -3,8 +3,8 @@
 A pass does not know them. Those of thinking, of changes of distributions and of hindsight have files of their own.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from mdlm_lm_eval.decoding.windows import Window, as_tensor
 from mdlm_lm_eval.model.devices import to_device
 
 
-@dataclass(frozen=True, eq=False)
 class Asked:
     """The N places of a window at which a pass asks the model.
 
@@ -30,15 +29,27 @@ class Asked:
     lane, slot: [N], the lane that each is in, and its number among the slots of its row.
     """
 
-    window: Window
-    tokens: Numbers
-    masks: Numbers
-    filled: Numbers
-    indices: Numbers
-    pass_row: Numbers
-    offset: Numbers
-    lane: Numbers
-    slot: Numbers
+    def __init__(self, batch: Batch, window: Window) -> None:
+        self.window, needs, options = window, batch.structure.needs, batch.options
+        self.tokens = window.of.tokens[window.lanes, window.columns]
+        is_mask = self.tokens == batch.mask_token_id
+        self.masks, self.filled = window.own & is_mask, window.own & ~is_mask
+        if (small := options.small_block_length) is not None:  # those of the first small block that holds masks
+            part = np.where(self.masks, (window.columns - window.starts) // small, batch.n_columns)
+            self.masks &= part == part.min(1, keepdims=True)
+        elif window.is_wide and batch.structure.shift:  # no later window holds the logits of the first mask
+            self.masks &= self.masks.cumsum(1) == 1
+        wanted = self.masks | self.filled if needs.proposals_for_filled else self.masks.copy()
+        if window.is_next.any():
+            self.filled[:, 0] = False
+            wanted[:, 0] |= window.is_next
+        if needs.history:  # the next block's first pass is compared with this one
+            wanted |= (window.blocks == window.numbers + 1) & (window.numbers >= 0)
+        if options.max_thinking_tokens is not None:  # its end stays where it is written
+            self.filled &= self.tokens != batch.call.end_think_ids[0]
+        self.indices = np.flatnonzero(wanted)
+        self.pass_row, self.offset = np.divmod(self.indices, self.tokens.shape[1])
+        self.lane, self.slot = window.lanes[self.pass_row, 0], window.slots.ravel()[self.indices]
 
     def onto_window(self, values: Numbers) -> Numbers:
         """Values [N] at the places of the window [P, C], and zeros elsewhere."""
@@ -48,7 +59,12 @@ class Asked:
 
 
 class Reader:
-    """Sees the logits of each pass before tokens are proposed, and then the choice; it needs only some methods."""
+    """Sees the logits of each pass before tokens are proposed, and then the choice; it needs only some methods.
+
+    fresh: tensors [1, ...] that it keeps in `Lanes.state`, as they are before a row's first pass.
+    """
+
+    fresh: Mapping[str, Tensor] = MappingProxyType({})
 
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
         """Reads, or changes, the logits [N, V]. What it returns is sent to the host with the proposals, by name."""
@@ -61,43 +77,24 @@ class Reader:
     def after(self, found: Mapping[str, Numbers], asked: Asked, choice: Choice) -> None:
         """Learns what the sampler chose."""
 
-    def enter(self, lanes: Tensor) -> None:
-        """Forgets the rows that were in `lanes` [K], on the host."""
-
-    def keep(self, lanes: Tensor) -> None:
-        """Drops all other lanes."""
-
 
 class SamplerState(Reader):
-    """The sampler's own tensors [L, ...] by name, on the host."""
+    """The sampler's own tensors, on the host."""
 
-    def __init__(self, batch: Batch, n_lanes: int) -> None:
-        self.batch = batch
-        self.tensors = self._new(n_lanes)
-
-    def _new(self, n: int) -> dict[str, Tensor]:
-        return self.batch.structure.sampler.state(n, self.batch.n_columns, torch.device("cpu"))
+    def __init__(self, batch: Batch) -> None:
+        self.fresh = batch.structure.sampler.state(1, batch.n_columns, torch.device("cpu"))
 
     def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
         """`View.state`."""
-        lanes = torch.from_numpy(asked.window.lanes[:, 0])
-        return {"state": {name: each[lanes] for name, each in self.tensors.items()}}
+        lanes, state = torch.from_numpy(asked.window.lanes[:, 0]), asked.window.of.state
+        return {"state": {name: state[name][lanes] for name in self.fresh}}
 
     def after(self, found: Mapping[str, Numbers], asked: Asked, choice: Choice) -> None:
         """Keeps the tensors of the pass's rows."""
         taken = [n for n, row in enumerate(asked.window.rows) if row is not None]
         lanes = torch.from_numpy(asked.window.lanes[taken, 0])
         for name, each in choice.state.items():
-            self.tensors[name][lanes] = each[taken]
-
-    def enter(self, lanes: Tensor) -> None:
-        """Sets the tensors of `lanes` [K] as they are before the first pass."""
-        for name, fresh in self._new(len(lanes)).items():
-            self.tensors[name][lanes] = fresh
-
-    def keep(self, lanes: Tensor) -> None:
-        """Drops all other lanes."""
-        self.tensors = {name: each[lanes] for name, each in self.tensors.items()}
+            asked.window.of.state[name][lanes] = each[taken]
 
 
 class FirstSlot(Reader):
@@ -106,9 +103,9 @@ class FirstSlot(Reader):
     It is read in the pass that fills the slot, before tokens are banned; a later one that fills it counts.
     """
 
-    def __init__(self, batch: Batch, label_ids: Sequence[int]) -> None:
+    def __init__(self, batch: Batch) -> None:
         self.device = batch.device
-        self.label_ids = as_tensor(torch.tensor(label_ids).numpy(), batch.device)
+        self.label_ids = to_device(torch.tensor(batch.call.label_ids), batch.device)
 
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
         """The numbers [K, 3] of `FirstToken` at the K first slots among the places."""
@@ -134,25 +131,15 @@ class NextToken(Reader):
     the second place of its row, the token after a finished block at the first.
     """
 
-    def __init__(self, batch: Batch, n_lanes: int) -> None:
-        self.device, self.n_lanes = batch.device, n_lanes
-        self._logits: Tensor | None = None
-
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
         """Writes the predictions of blocks' first tokens into `logits`, and keeps those of finished blocks."""
-        if self._logits is None:
-            self._logits = logits.new_zeros(self.n_lanes, logits.shape[1])
-        follows = [row is not None and (row.number > 0 or row.layout.prompt is not None) for row in asked.window.rows]
+        window, device = asked.window, logits.device
+        kept = window.of.state.setdefault("next token", logits.new_zeros(len(window.of), logits.shape[1]))
+        follows = [row is not None and (row.number > 0 or row.layout.prompt is not None) for row in window.rows]
         (first,) = ((asked.offset == 1) & np.array(follows)[asked.pass_row]).nonzero()
         (after,) = (asked.offset == 0).nonzero()
         if len(first):
-            logits[as_tensor(first, self.device)] = self._logits[as_tensor(asked.lane[first], self.device)]
+            logits[as_tensor(first, device)] = kept[as_tensor(asked.lane[first], device)]
         if len(after):
-            self._logits[as_tensor(asked.lane[after], self.device)] = logits[as_tensor(after, self.device)]
+            kept[as_tensor(asked.lane[after], device)] = logits[as_tensor(after, device)]
         return {}
-
-    def keep(self, lanes: Tensor) -> None:
-        """Drops all other lanes."""
-        self.n_lanes = len(lanes)
-        if self._logits is not None:
-            self._logits = self._logits[to_device(lanes, self.device)]

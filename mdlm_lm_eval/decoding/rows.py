@@ -1,20 +1,18 @@
 """A row: a canvas that is being decoded, block by block, with the stage that it is in and its answer so far."""
 
-import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from mdlm_lm_eval.decoding.blocks import Block, Structure, blocks_of
-from mdlm_lm_eval.decoding.caches import Reach
+from mdlm_lm_eval.decoding.blocks import Block, Layout, Structure
 from mdlm_lm_eval.decoding.canvas import Canvas, FirstToken, RowCost
 from mdlm_lm_eval.decoding.sampler import Step
 from mdlm_lm_eval.decoding.trace import Event
 
 # A row makes no progress if this many of its passes in succession change nothing.
 MOST_IDLE = 3
-_PROMPT = -1  # the number of the text before the first block
+_PROMPT, NO_BLOCK = -1, -9  # the number of the text before the first block, and in place of a number
 
 
 class Stage(Enum):
@@ -25,38 +23,25 @@ class Stage(Enum):
     STORE = "remember the keys and values of a finished block and of the text after it, and fill the token that follows"
 
 
-class Layout(NamedTuple):
-    """The blocks with slots of canvases of one shape, numbered from 0.
-
-    prompt: the text before them, if it is run by itself.
-    steps: the planned steps of each block; the last one is repeated until no mask is left.
-    before: how many slots stand before each block, and at last the number of all.
-    """
-
-    prompt: Block | None
-    blocks: Sequence[Block]
-    steps: Sequence[Sequence[Step]]
-    before: Sequence[int]
-
-    @classmethod
-    def of(cls, canvas: Canvas, structure: Structure) -> "Layout":
-        """The layout of a canvas. After planned steps, each pass fills at least one mask."""
-        blocks = blocks_of(canvas, structure)
-        prompt = None if blocks[0].slots else blocks[0]
-        blocks = blocks if prompt is None else blocks[1:]
-        repeated = () if structure.sampler.ends_as_planned else (Step(1),)
-        steps = [(*block.steps, *repeated) for block in blocks]
-        before = [0, *itertools.accumulate(len(block.slots) for block in blocks)]
-        return cls(prompt, blocks, steps, before)
-
-
 class Extent(NamedTuple):
-    """The columns first:end that a row's pass runs, which see columns before `limit`, to decode a block at `start`."""
+    """The next pass over a row: it runs columns first:end, which see columns before `limit`.
+
+    start: the first column of the block that is filled; `limit` if none is.
+    number: of the block whose masks it may fill; NO_BLOCK if it stores one.
+    n_before: the slots before the block.
+    after: the column of the token after a finished block, which the pass fills; NO_BLOCK if there is none.
+    stores: whether it stores a finished block. n_prompt: the length of the prompt.
+    """
 
     first: int
     end: int
     limit: int
     start: int
+    number: int
+    n_before: int
+    after: int
+    stores: bool
+    n_prompt: int
 
 
 @dataclass(eq=False)
@@ -75,7 +60,6 @@ class Row:
     canvas: Canvas
     layout: Layout
     structure: Structure
-    answer: list[int]
     lane: int = -1
     number: int = 0
     stage: Stage = Stage.FILL
@@ -88,22 +72,17 @@ class Row:
     first: FirstToken | None = None
     events: list[Event] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, index: int, canvas: Canvas, layout: Layout, structure: Structure) -> "Row":
-        """A row before its first pass, which runs its prompt if that is run by itself."""
-        row = cls(index, canvas, layout, structure, [canvas.token_ids[slot] for slot in canvas.slots])
-        if layout.prompt is not None:
-            row.number, row.stage = _PROMPT, Stage.STORE
-        row.prepare()
-        return row
+    def __post_init__(self) -> None:
+        self.answer = [self.canvas.token_ids[slot] for slot in self.canvas.slots]
+        if self.layout.prompt is not None:
+            self.number, self.stage = _PROMPT, Stage.STORE
+        self._prepare()
 
     @property
     def block(self) -> Block:
         """The block that is decoded, or the prompt."""
-        if self.number == _PROMPT:
-            assert self.layout.prompt is not None
-            return self.layout.prompt
-        return self.layout.blocks[self.number]
+        prompt = self.layout.prompt
+        return self.layout.blocks[self.number] if self.number > _PROMPT or prompt is None else prompt
 
     @property
     def is_over(self) -> bool:
@@ -116,21 +95,16 @@ class Row:
         return self.number + (self.stage is Stage.STORE)
 
     @property
-    def n_before(self) -> int:
-        """The slots before the block."""
-        return self.layout.before[max(0, self.number)]
-
-    @property
     def step_number(self) -> int:
         """The number of the planned step."""
-        return min(self.n_passes, len(self.layout.steps[self.number]) - 1) if self.stage is Stage.FILL else 0
+        return min(self.n_passes, len(self.block.steps) - 1) if self.stage is Stage.FILL else 0
 
     @property
     def step(self) -> Step:
         """The planned step."""
-        return self.layout.steps[self.number][self.step_number] if self.stage is Stage.FILL else Step(1)
+        return self.block.steps[self.step_number] if self.stage is Stage.FILL else Step(1)
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Sets the columns of the next pass."""
         structure, block, length = self.structure, self.block, len(self.canvas.token_ids)
         stores, runs_later = self.stage is Stage.STORE, structure.runs_later and bool(block.slots)
@@ -139,8 +113,19 @@ class Row:
         # The output of the column before a block predicts the block's first token, if logits are shifted.
         start = max(0, block.start - structure.shift) if runs_later else block.start
         self.is_wide = structure.cache.is_wide(self.n_passes, stores_text=stores and block.has_text)
-        first, end = structure.cache.columns(Reach(start, stop, limit), is_wide=self.is_wide)
-        self.extent = Extent(first, end, limit, start)
+        first, end = structure.cache.columns(start, stop, limit, is_wide=self.is_wide)
+        fills_next = stores and structure.fills_next and block.end in self.canvas.slots
+        self.extent = Extent(
+            first,
+            end,
+            limit,
+            start=start if self.stage is Stage.FILL else limit,
+            number=NO_BLOCK if stores else self.number,
+            n_before=self.layout.before[max(0, self.number)],
+            after=block.end if fills_next else NO_BLOCK,
+            stores=stores,
+            n_prompt=self.canvas.prompt_length,
+        )
 
     def move_on(self, *, changed: bool, has_masks: bool, first_open: int) -> bool:
         """Goes on after a pass; whether the next one runs other columns, or is of another stage.
@@ -156,7 +141,7 @@ class Row:
         has_moved = was_wide or (self.number, self.stage) != before
         self.idle = self.idle + 1 if is_idle and not has_moved else 0
         if has_moved and not self.is_over:
-            self.prepare()
+            self._prepare()
         return has_moved
 
     def _leave_stage(self, *, changed: bool, has_masks: bool, first_open: int) -> None:

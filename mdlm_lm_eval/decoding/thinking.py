@@ -16,8 +16,8 @@ from mdlm_lm_eval.decoding.windows import as_tensor
 class RaisedEndOfThinking(Reader):
     """Raises a logit at the leftmost mask of each row's block: that of the next of the tokens that end thinking."""
 
-    def __init__(self, batch: Batch, token_ids: Sequence[int]) -> None:
-        self.batch, self.options, self.token_ids = batch, batch.options, tuple(token_ids)
+    def __init__(self, batch: Batch) -> None:
+        self.batch, self.options, self.token_ids = batch, batch.options, tuple(batch.call.end_think_ids)
 
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
         """Raises the logits, by 0 where all of the tokens are written."""
@@ -53,19 +53,18 @@ class RaisedEndOfThinking(Reader):
         return ids[begun], self.options.end_think_boost * share**self.options.end_think_power
 
 
-class ThinkingBudget:
-    """Writes the end of thinking, one token, after so many tokens; no sampler may change it then."""
+def end_thinking(row: Row, lanes: Lanes) -> None:
+    """Writes the end of thinking, one token, into the block in which the budget ends, unless an earlier one holds it.
 
-    def __init__(self, batch: Batch, budget: int, token_id: int) -> None:
-        self.traces, self.budget, self.token_id = batch.options.trace, budget, token_id
-
-    def enter_block(self, row: Row, lanes: Lanes) -> None:
-        """Writes it into the block in which the budget ends, unless an earlier block holds it."""
-        column = row.canvas.prompt_length + self.budget
-        if column not in row.block.slots or self.token_id in row.answer[: row.n_before]:
-            return
-        row.answer[row.canvas.slots.index(column)] = self.token_id
-        old = int(lanes.tokens[row.lane, column])
-        lanes.tokens[row.lane, column] = self.token_id
-        if self.traces and old != self.token_id:  # no pass proposed it
-            row.events.append(Event(row.cost.forward_passes, column, old, self.token_id, 0.0))
+    No sampler may change it then.
+    """
+    options, (token_id, *_) = lanes.batch.options, lanes.batch.call.end_think_ids
+    assert options.max_thinking_tokens is not None
+    column = row.canvas.prompt_length + options.max_thinking_tokens
+    if column not in row.block.slots or token_id in row.answer[: row.extent.n_before]:
+        return
+    row.answer[row.canvas.slots.index(column)] = token_id
+    old = int(lanes.tokens[row.lane, column])
+    lanes.tokens[row.lane, column] = token_id
+    if options.trace and old != token_id:  # no pass proposed it
+        row.events.append(Event(row.cost.forward_passes, column, old, token_id, 0.0))

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.batch import columns_of
 from mdlm_lm_eval.decoding.blocks import with_prefixes
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall
 from mdlm_lm_eval.decoding.decode import completions_of
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.way import Way
@@ -210,7 +210,7 @@ class GenerationJob:
     ) -> Iterator[tuple[int, Completion]]:
         """The numbers of the requests with their completions, as rows are done."""
         context = self.context
-        return completions_of(
+        call = DecodingCall(
             context.denoiser,
             [one.canvas for one in part],
             way,
@@ -222,6 +222,7 @@ class GenerationJob:
             advance=self.bar.update if shows_steps else (lambda _steps: None),
             batch_size=batch_size,
         )
+        return completions_of(call)
 
     def _save(self, answered: Sequence[Generation], n_passes: int) -> None:
         """Records the passes of these answers, and saves both to the request cache."""

@@ -60,7 +60,7 @@ class PassByPass(ABC):
         from mdlm_lm_eval.model.prefix_store import begin_rows
 
         self.denoiser, self.options, self.first = call.denoiser, call.options, first
-        self.canvases = canvases = call.canvases[first : first + call.batch_size]
+        self.canvases = canvases = call.canvases[first : first + call.n_lanes]
         self.length = length = call.way.attention.block_length or 1
         self.banned_ids = to_device(torch.tensor(sorted(call.banned_ids)), call.denoiser.device)
         # Tokens of shared prefixes, after which windows of prompts begin.
@@ -153,7 +153,7 @@ class BatchDecoder(RowDecoder):
 
     def decode(self, call: DecodingCall) -> Iterator[tuple[int, Completion]]:
         """Decodes canvases; see `completions_of`. A batch ends with its last row."""
-        for first in range(0, len(call.canvases), call.batch_size):
+        for first in range(0, len(call.canvases), call.n_lanes):
             batch = self.loop(call, first)
             going = list(range(len(batch.canvases)))
             while going:
@@ -164,7 +164,7 @@ class BatchDecoder(RowDecoder):
                     written = written[: batch.canvases[row].n_returned]
                     ends = [n for n, token in enumerate(written, start=1) if token in call.end_ids]
                     is_whole = len(written) == batch.canvases[row].n_returned
-                    if ends or is_whole or (call.is_decided is not None and call.is_decided(written)):
+                    if ends or is_whole or call.is_enough(written):
                         answer = written[: ends[0]] if ends else written
                         cost, events = batch.costs[row], tuple(batch.events[row])
                         yield first + row, Completion(answer, cost, len(written), events)

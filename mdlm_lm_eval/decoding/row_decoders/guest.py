@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall, RowCost
-from mdlm_lm_eval.decoding.guests import GuestError, adapt, asked_tokens, signature_of
+from mdlm_lm_eval.decoding.guests import (
+    END,
+    ENDS,
+    MASKS,
+    PADS,
+    GuestError,
+    Signature,
+    asked_tokens,
+    forked_random,
+    signature_of,
+)
 from mdlm_lm_eval.decoding.row_decoders import RowDecoder
 from mdlm_lm_eval.options import DecodingOptions, short_name
 from mdlm_lm_eval.registry import register
@@ -31,8 +41,8 @@ class Guest(RowDecoder):
         """Decodes canvases; see `completions_of`. Raises GuestError, which names the canvas."""
         denoiser, canvases, options = call.denoiser, call.canvases, call.options
         takes, named = signature_of(options), f"sampler={short_name(options.guest or '')}"
-        answer = adapt(takes, denoiser, end_ids=call.end_ids)
-        size = call.batch_size if getattr(takes.foreign.thing, "batches", False) else 1
+        network = takes.network(denoiser)
+        size = call.n_lanes if getattr(takes.foreign.thing, "batches", False) else 1
         asked = [
             (asked_tokens(options, len(canvas.slots), canvas.n_returned), canvas.n_returned) for canvas in canvases
         ]
@@ -49,7 +59,7 @@ class Guest(RowDecoder):
             prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in batch]
             with counted(denoiser.model, first) as count:
                 try:
-                    rows = answer(prompts, options, *asked[first], batch[0].seed)
+                    rows = answers(call, takes, network, prompts, *asked[first], batch[0].seed)
                 except Exception as error:
                     if isinstance(error, RuntimeError) and "out of memory" in str(error):
                         raise  # a smaller batch may do
@@ -63,6 +73,48 @@ class Guest(RowDecoder):
                 call.advance(cost.steps)
                 yield index, Completion(written, cost, min(len(ids), canvas.n_returned))
             first += len(batch)
+
+
+def answers(
+    call: DecodingCall,
+    takes: Signature,
+    network: Any,
+    prompts: Sequence[Sequence[int]],
+    n_tokens: int,
+    n_returned: int,
+    seed: int,
+) -> list[list[int]]:
+    """The tokens after each prompt, of which `n_tokens` are asked for and `n_returned` are returned.
+
+    Raises ValueError if the function returns no token ids, and all errors of the function.
+    """
+    import torch
+
+    denoiser, ends, longest = call.denoiser, sorted(call.end_ids), max(map(len, prompts))
+    padding = [longest - len(prompt) for prompt in prompts]
+    rows = [[denoiser.pad_token_id] * n + [*prompt] for n, prompt in zip(padding, prompts, strict=True)]
+    ids = torch.tensor(rows, device=denoiser.device)  # [B, L]
+    mask = torch.tensor([[0] * n + [1] * (longest - n) for n in padding], device=denoiser.device)
+    config_end = getattr(denoiser.model.config, "eos_token_id", None)
+    end = config_end if config_end in ends else next(iter(ends), None)
+    filled: dict[str, Any] = dict.fromkeys(MASKS, denoiser.mask_token_id) | dict.fromkeys(ENDS, ends)
+    filled |= dict.fromkeys(PADS, denoiser.pad_token_id) | {"attention_mask": mask, "seed": seed}
+    filled |= dict.fromkeys(END, ends if "generation_config" in takes.parameters else end)
+    arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
+    arguments |= takes.arguments(call.options, n_tokens, n_returned)
+    with takes.foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
+        output = takes.call(network, ids, mask, arguments)
+        if isinstance(output, torch.Tensor):
+            if output.is_floating_point() or output.dtype == torch.bool:
+                raise ValueError(f"returned {output.dtype} instead of token ids")
+            output = output.tolist()
+    if not isinstance(output, list) or not output:
+        raise ValueError(f"returned {type(output).__name__} instead of token ids")
+    output = output if isinstance(output[0], list) else [output]
+    if len(output) != len(rows):
+        raise ValueError(f"returned {len(output)} rows for {len(rows)} prompts")
+    # A function may return the prompts, too.
+    return [ids[len(row) :] if ids[: len(row)] == row else ids for ids, row in zip(output, rows, strict=True)]
 
 
 def _check_room(denoiser: "Denoiser", batch: Sequence[Canvas], first: int, length: int) -> None:

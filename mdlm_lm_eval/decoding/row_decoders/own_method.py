@@ -69,7 +69,7 @@ def fill_by_reads(call: DecodingCall, canvas: Canvas, index: int) -> Completion:
         n_read=canvas.n_returned,
         noise_num=noise_num,
         seed=canvas.seed,
-        batch_size=call.batch_size,
+        batch_size=call.n_lanes,
     ):
         total = total + log_probs.sum(0)  # [n, V]
     if not total.isfinite().all():
