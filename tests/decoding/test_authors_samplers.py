@@ -1,6 +1,5 @@
 """Decoders and samplers of 2026: the tokens and passes of their reference code."""
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,10 @@ import pytest
 from safetensors.torch import save_file
 
 from mdlm_lm_eval.checkpoints import load_tokenizer
-from mdlm_lm_eval.decoding.canvas import Completion, build_infill_canvas
+from mdlm_lm_eval.decoding.canvas import Completion, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.from_python import decode
-from mdlm_lm_eval.decoding.row_decoders import PassByPass
-from mdlm_lm_eval.decoding.row_decoders.insertion_deletion import Insertions
-from mdlm_lm_eval.decoding.row_decoders.linear_speculation import Speculation
-from mdlm_lm_eval.decoding.trace import as_recorded
+from mdlm_lm_eval.decoding.trace import as_recorded, replay
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
@@ -232,12 +228,6 @@ def test_frequencies_come_from_a_file(tmp_path: Path) -> None:
         decode(tiny_llada(), [prompt], DecodingOptions(**settings))
 
 
-@pytest.mark.parametrize(("options", "sentence"), refused("samplers"))
-def test_what_does_not_go_together_is_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(OptionError, match=sentence):
-        decode(tiny_llada(), [[1, 2, 3]], DecodingOptions(n_masks=8, **options))
-
-
 @pytest.mark.parametrize(
     ("value", "effect"),
     [
@@ -275,70 +265,36 @@ def test_dreamon_fills_a_slot_as_its_reference(number: int) -> None:
     assert denoiser.forward_passes == setting["forward_passes"]
 
 
-def own_canvases(loop: type[PassByPass], monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Receives the canvas of a batch's first row as it begins, and as the decoder has it after each of its steps."""
-    seen: list[list[int]] = []
-    begin, step = loop.begin, loop.step
-
-    def canvas(batch: Any) -> list[int]:
-        tokens = list(batch.canvases[0].token_ids)
-        if loop is Speculation:
-            at = batch.canvases[0].prompt_length
-            return [*tokens[:at], *batch.answers[0], *tokens[at + len(batch.answers[0]) :]][: len(tokens)]
-        start, block = batch.starts[0], batch.blocks[0].tokens
-        return [*batch.texts[0][:start], *block, *batch.texts[0][start + len(block) :]]
-
-    def keep_begin(batch: Any) -> None:
-        seen.append(list(batch.canvases[0].token_ids))
-        begin(batch)
-        seen.append(canvas(batch))
-
-    def keep_step(batch: Any, rows: list[int]) -> None:
-        step(batch, rows)
-        seen.append(canvas(batch))
-
-    monkeypatch.setattr(loop, "begin", keep_begin)
-    monkeypatch.setattr(loop, "step", keep_step)
-    return seen
-
-
-def logged(canvas: list[int], first: int, found: Completion) -> list[list[int]]:
-    """The canvases that a result's columns give, from the one that it began with."""
-    begin, canvases = canvases_of(as_recorded(canvas, first, found.events))
-    return [[*canvas[:first], *each] for each in (begin, *canvases)]
-
-
-def once(canvases: list[list[int]]) -> list[list[int]]:
-    """Without those that are like the one before."""
-    return [canvas for canvas, _ in itertools.groupby(canvases)]
+def traced(denoiser: Denoiser, prompt: list[int], options: DecodingOptions, **more: Any) -> Completion:
+    """The answer. Each of its events changes the canvas that those before it give, and all of them give its tokens."""
+    where: dict[str, Any] = {"mask_token_id": denoiser.mask_token_id, "max_length": denoiser.max_length}
+    canvas, _ = build_canvas(prompt, way_of(options, denoiser.attention), **where)
+    (found,) = decode(denoiser, [prompt], options, return_completions=True, **more)
+    begin, canvases = canvases_of(as_recorded(canvas.token_ids, len(prompt), found.events))
+    assert begin == list(canvas.token_ids[len(prompt) :])
+    assert canvases[-1][: len(found.token_ids)] == found.token_ids
+    before = list(canvas.token_ids)
+    for step, after in replay(canvas.token_ids, found.events):
+        changed = [event for event in found.events if event.step == step and event.old is not None]
+        assert [before[event.position] for event in changed] == [event.old for event in changed]
+        before = after
+    assert all(by.step for by in found.filled)
+    return found
 
 
 @pytest.mark.parametrize("number", range(0, len(LLADA22), 5))
-def test_insertions_and_deletions_are_traced(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    setting, denoiser = LLADA22[number], load("llada22", mask_token_id=159)
+def test_insertions_and_deletions_are_traced(number: int) -> None:
     prompt, _ = generated("llada22", number)
-    own = own_canvases(Insertions, monkeypatch)
-    options = llada22_options(setting)
-    (found,) = decode(denoiser, [prompt], options, stop_ids={158}, return_completions=True)
-    assert once(logged(own[0], len(prompt), found)) == once(own)
-    assert own[-1][len(prompt) :][: len(found.token_ids)] == found.token_ids
+    denoiser = load("llada22", mask_token_id=159)
+    found = traced(denoiser, prompt, llada22_options(LLADA22[number]), stop_ids={158})
     kinds = {(event.old is None, event.new is None) for event in found.events}
     assert len(kinds) == 3 or number > 0
-    assert all(by.step for by in found.filled)
 
 
 @pytest.mark.parametrize("threshold", [None, 0.3])
-def test_drafts_are_traced_and_taken_back(threshold: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands on the canvas after a step is what has been accepted; the drafts before it are taken back."""
-    denoiser, own = load("nemotron_labs_diffusion"), own_canvases(Speculation, monkeypatch)
-    prompt, _ = generated("nemotron_labs_diffusion", 1)
+def test_drafts_are_traced_and_taken_back(threshold: float | None) -> None:
+    denoiser, (prompt, _) = load("nemotron_labs_diffusion"), generated("nemotron_labs_diffusion", 1)
     options = DecodingOptions(n_masks=20, block_length=8, mode="linear_spec", confidence_threshold=threshold)
-    (found,) = decode(denoiser, [prompt], options, return_completions=True)
-    canvases = logged(own[0], len(prompt), found)
-    places = [canvases.index(each) for each in once(own)]
-    assert places == sorted(places)
-    assert places[-1] == len(canvases) - 1
-    mask = denoiser.mask_token_id
-    assert any(event.new == mask for event in found.events)
+    found = traced(denoiser, prompt, options)
+    assert any(event.new == denoiser.mask_token_id for event in found.events)
     assert {event.step for event in found.events} == set(range(1, found.passes + 1))
-    assert [by.step > 0 for by in found.filled] == [True] * len(found.token_ids)

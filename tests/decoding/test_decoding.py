@@ -121,13 +121,6 @@ def test_decode_returns_the_whole_canvas_by_default(denoiser: RecordingDenoiser)
     assert decode(denoiser, [], options) == []
 
 
-def test_decode_refuses_what_does_not_fit(denoiser: RecordingDenoiser) -> None:
-    with pytest.raises(OptionError, match=r"128 masks .* context of 128 tokens"):
-        decode(denoiser, [[1]], DecodingOptions(n_masks=128))
-    with pytest.raises(OptionError, match="n_fillers=2 is not allowed without a tokenizer"):
-        decode(denoiser, [[1]], DecodingOptions(n_masks=8, n_fillers=2))
-
-
 def certain_model(attention: AttentionPattern, **facts: Any) -> Denoiser:
     """Logits so far apart that every confidence is 1 exactly."""
     denoiser = model(attention, **facts)
@@ -178,27 +171,14 @@ def test_an_edit_needs_more_confidence_than_its_threshold() -> None:
 # What a model cannot serve
 
 
-@pytest.mark.parametrize(("attention", "changes", "message"), refused("attention"))
+@pytest.mark.parametrize(("kind", "changes", "message"), refused("attention"))
 def test_options_without_use_are_refused_before_the_first_pass(
-    attention: str, changes: dict[str, Any], message: str
+    kind: str, changes: dict[str, Any], message: str
 ) -> None:
-    denoiser = model({"full": FULL_ATTENTION, "blocks of 4": FROM_START}[attention])
+    attention, *facts = kind.split(", ")
+    denoiser = model(FULL_ATTENTION if attention == "full" else FROM_START, **dict.fromkeys(facts, True))
     with pytest.raises(OptionError, match=message):
         decode(denoiser, [[1, 2, 3]], replace(DecodingOptions(n_masks=8), **changes))
-    assert denoiser.forward_passes == 0
-
-
-def test_dreams_first_pass_needs_a_second_one() -> None:
-    options = DecodingOptions(n_masks=8, block_length=4, steps=2, cache="dual", schedule="dream")
-    with pytest.raises(OptionError, match="one step a block of 4 tokens"):
-        decode(model(shift=True), [[1, 2]], options)
-
-
-@pytest.mark.parametrize(("attention", "changes"), [(FROM_START, {}), (FULL_ATTENTION, {"cache": "dual"})])
-def test_what_no_pass_predicts_again_is_not_edited(attention: AttentionPattern, changes: dict[str, Any]) -> None:
-    denoiser = model(attention, shift=True, edits=True)
-    with pytest.raises(OptionError, match="editing_threshold does not work with a model whose logits are shifted"):
-        decode(denoiser, [[1, 2]], DecodingOptions(n_masks=8, block_length=4, editing_threshold=0.5, **changes))
     assert denoiser.forward_passes == 0
 
 

@@ -9,11 +9,10 @@ import torch
 
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.decode import decode_canvases
-from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
-from tests.support.canvases import APPROXIMATE, FROM_PROMPT, FROM_START, IN_BLOCKS, MASK, WAYS, Way, canvas, model
+from tests.support.canvases import APPROXIMATE, FROM_START, IN_BLOCKS, WAYS, Way, canvas, model
 
 END = 45
 LIKE_NEMOTRON = AttentionPattern(4, "prompt_end", whole_prompt=True, causal_context=True)
@@ -68,36 +67,3 @@ def test_the_end_is_written_when_its_block_is_decoded(
         assert decoded(denoiser, rows, options, batch_size=2) == answers
         found = decoded(denoiser, rows, replace(options, **{"early_exit": False, **way}))
         assert [answer.token_ids for answer in found] == [answer.token_ids for answer in answers]
-
-
-@pytest.mark.parametrize(
-    ("attention", "changes"),
-    [
-        (FULL_ATTENTION, {"block_length": 4}),
-        (FULL_ATTENTION, {"block_length": 4, "cache": "dual"}),
-        (FROM_START, {}),
-        (FROM_PROMPT, {"cache": "none"}),
-        (LIKE_NEMOTRON, {}),
-    ],
-)
-def test_no_end_is_written_after_one_of_the_model_or_beyond_the_masks(
-    attention: AttentionPattern, changes: dict[str, Any]
-) -> None:
-    denoiser, without = model(attention), DecodingOptions(**changes)
-    row = canvas(denoiser, without, 8, 12)
-    plain = decoded(denoiser, [row], without)
-    end = plain[0].token_ids[1]
-    assert decoded(denoiser, [row], replace(without, max_thinking_tokens=9), end) == plain
-    assert decoded(denoiser, [row], replace(without, max_thinking_tokens=12)) == plain
-    assert decoded(denoiser, [row], replace(without, max_thinking_tokens=500)) == plain
-
-
-def test_no_pass_wrote_the_end() -> None:
-    for attention in (FULL_ATTENTION, FROM_START, LIKE_NEMOTRON):
-        denoiser, options = model(attention), DecodingOptions(trace=True, block_length=4, max_thinking_tokens=4)
-        row = canvas(denoiser, options, 8, 12)
-        (answer,) = decoded(denoiser, [row], options)
-        trace = filled(answer.events, row.slots, MASK)
-        assert trace[4] == (0, 0.0, 0)
-        assert MASK not in answer.token_ids
-        assert all(each.step > 0 for n, each in enumerate(trace) if n != 4)

@@ -18,7 +18,6 @@ from torch._dynamo.testing import CompileCounter
 from benchmarks.gpu import SHAPES, random_model
 from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.model import compiled
-from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import random_llama
@@ -26,33 +25,21 @@ from tests.pretended_gpu import GPU, PretendedGpu
 
 pytestmark = pytest.mark.slow
 
-BLOCKS = AttentionPattern(4)
-MODES: dict[str, tuple[AttentionPattern, bool, dict[str, Any]]] = {
-    "full": (FULL_ATTENTION, False, {"steps": 4}),
-    "threshold, shifted, guided": (FULL_ATTENTION, True, {"confidence_threshold": 0.02, "cfg_scale": 0.5}),
-    "dual": (FULL_ATTENTION, False, {"cache": "dual", "block_length": 4}),
-    "prefix": (FULL_ATTENTION, False, {"cache": "prefix", "block_length": 4}),
-    "blocks, guided": (BLOCKS, False, {"cfg_scale": 1.0}),
-    "blocks, shifted": (BLOCKS, True, {}),
-    "blocks, cache=none": (BLOCKS, False, {"cache": "none"}),
-}
-
 
 def a_model() -> Any:
     ids = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1, "mask_token_id": 2}
     return random_llama(259, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, **ids)
 
 
-def denoiser(model: Any, attention: AttentionPattern, shift: bool) -> Denoiser:
-    return Denoiser(model, mask_token_id=2, pad_token_id=0, attention=attention, shift=shift)
+def denoiser(model: Any) -> Denoiser:
+    return Denoiser(model, mask_token_id=2, pad_token_id=0)
 
 
-def prompts(n: int, least: int = 1) -> list[list[list[int]]]:
-    """Batches of up to five ragged rows."""
+def prompts() -> list[list[list[int]]]:
+    """Batches of two to five ragged rows."""
     draw = Random(0)
     return [
-        [draw.choices(range(3, 259), k=draw.randrange(1, 70)) for _ in range(draw.randrange(least, 6))]
-        for _ in range(n)
+        [draw.choices(range(3, 259), k=draw.randrange(1, 70)) for _ in range(draw.randrange(2, 6))] for _ in range(3)
     ]
 
 
@@ -61,11 +48,10 @@ def test_ragged_batches_compile_a_few_graphs_and_change_no_token() -> None:
     counter, plain, other = CompileCounter(), a_model(), a_model()
     compiled.compile_layers(other, backend=counter)  # traced as for the compiler, and then run by PyTorch
     compiled.compile_layers(other)  # as another denoiser would; nothing is compiled twice
-    for name in ("full", "dual"):
-        attention, shift, changes = MODES[name]
+    for changes in ({"steps": 4}, {"cache": "dual", "block_length": 4}):
         options = DecodingOptions(**{"n_masks": 8, **changes})
-        for batch in prompts(3, least=2):
-            ours, theirs = (decode(denoiser(model, attention, shift), batch, options) for model in (plain, other))
+        for batch in prompts():
+            ours, theirs = (decode(denoiser(model), batch, options) for model in (plain, other))
             assert ours == theirs
     # Without a cache and with one, a mask or none: layers share them, and so do batches of all shapes.
     assert 1 <= counter.frame_count <= 8
@@ -92,12 +78,12 @@ def test_nothing_is_compiled_during_a_capture(monkeypatch: pytest.MonkeyPatch) -
     compiled.compile_layers(other, backend=backend)
     monkeypatch.setattr(compiled, "capture", capture)
     monkeypatch.setattr(torch.cuda, "device_of", lambda _: nullcontext())
-    made = denoiser(other, FULL_ATTENTION, shift=False)
+    made = denoiser(other)
     made.compiled, made.graphs, made.most_in_graph = True, WeakKeyDictionary(), 8192  # as on a GPU
     options = DecodingOptions(n_masks=8, block_length=4, cache="dual")
     for _ in range(2):
         texts = [[3] * 9, [4] * 9]
-        assert decode(made, texts, options) == decode(denoiser(plain, FULL_ATTENTION, shift=False), texts, options)
+        assert decode(made, texts, options) == decode(denoiser(plain), texts, options)
     assert compiled_by
     assert not any(compiled_by)
 
@@ -105,7 +91,7 @@ def test_nothing_is_compiled_during_a_capture(monkeypatch: pytest.MonkeyPatch) -
 def test_a_graph_is_captured_once_for_a_shape() -> None:
     options = DecodingOptions(n_masks=8, steps=8)
     with PretendedGpu() as gpu:
-        made = denoiser(gpu.move(a_model()), FULL_ATTENTION, shift=False)
+        made = denoiser(gpu.move(a_model()))
         for n in range(2):
             if n:  # another model, as one with an adapter is, has graphs of its own
                 made.model = gpu.move(a_model())
@@ -119,7 +105,7 @@ def test_a_graph_is_captured_once_for_a_shape() -> None:
 def test_a_shape_is_warm_for_every_cache() -> None:
     options = DecodingOptions(n_masks=4, steps=4, block_length=4, cache="dual")  # one wide pass and three narrow ones
     with PretendedGpu() as gpu:
-        made = denoiser(gpu.move(a_model()), FULL_ATTENTION, shift=False)
+        made = denoiser(gpu.move(a_model()))
         replayed = []
         for _ in range(3):
             decode(made, [[3] * 9, [4] * 9], options)
@@ -137,7 +123,7 @@ def test_only_passes_that_would_wait_for_their_launches_become_graphs() -> None:
     assert compiled.most_tokens(a_model()) == 8192
     options = DecodingOptions(n_masks=8, steps=8)
     with PretendedGpu() as gpu:
-        made = denoiser(gpu.move(a_model()), FULL_ATTENTION, shift=False)
+        made = denoiser(gpu.move(a_model()))
         made.most_in_graph = 16  # a pass has 17 tokens
         decode(made, [[3] * 9], options)
         assert (gpu.report.captured, made.forward_passes) == (0, 8)
@@ -145,14 +131,14 @@ def test_only_passes_that_would_wait_for_their_launches_become_graphs() -> None:
 
 def test_a_model_that_cannot_be_captured_runs_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
     options, texts = DecodingOptions(n_masks=8), [[3] * 9, [4] * 9]
-    answers = decode(denoiser(waiting(a_model()), FULL_ATTENTION, shift=False), texts, options)
+    answers = decode(denoiser(waiting(a_model())), texts, options)
     with PretendedGpu() as gpu, caplog.at_level("INFO"):
-        made = denoiser(gpu.move(waiting(a_model())), FULL_ATTENTION, shift=False)
+        made = denoiser(gpu.move(waiting(a_model())))
         assert decode(made, texts, options) == answers
         assert (made.graphs, made.forward_passes) == (None, 8)
         assert (gpu.stream, gc.isenabled()) == ("default", True)
         assert "LlamaForCausalLM runs without CUDA graphs: no CUDA graph can be captured" in caplog.text
-        made = denoiser(gpu.move(waiting(a_model())), FULL_ATTENTION, shift=False)
+        made = denoiser(gpu.move(waiting(a_model())))
         made.compiled = True
         with pytest.raises(OptionError, match="compile must be false with LlamaForCausalLM: no CUDA graph"):
             decode(made, texts, options)
@@ -163,9 +149,9 @@ def test_logits_that_a_model_changes_afterwards_are_kept() -> None:
     plain = model.forward
     model.forward = lambda **inputs: type(plain(**inputs))(logits=plain(**inputs).logits.tanh())
     ids, at = torch.tensor([[3, 2]]), torch.tensor([1])
-    expected = denoiser(model, FULL_ATTENTION, shift=False).logits(ids, None, at)
+    expected = denoiser(model).logits(ids, None, at)
     with PretendedGpu() as gpu:
-        made = denoiser(gpu.move(model), FULL_ATTENTION, shift=False)
+        made = denoiser(gpu.move(model))
         assert torch.equal(made.logits(ids.to(GPU), None, at.to(GPU)).cpu(), expected)
         assert made.graphs is None
 
@@ -193,4 +179,4 @@ def test_models_that_cannot_be_compiled_are_refused() -> None:
     torch._dynamo.reset()
     compiled.compile_layers(model, backend="eager")
     with pytest.raises(OptionError, match="LlamaForCausalLM, whose layers do not compile"):
-        denoiser(model, FULL_ATTENTION, shift=False).logits(torch.tensor([[3, 2]]), None, torch.tensor([1]))
+        denoiser(model).logits(torch.tensor([[3, 2]]), None, torch.tensor([1]))

@@ -16,18 +16,26 @@ from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from tests.conftest import data
 
 VOCABULARY, MASK, PAD, EOS, END_OF_THINKING = 50, 49, 48, 47, 9
-BLOCKS, FROM_PROMPT = AttentionPattern(4), AttentionPattern(4, "prompt_end")
-WHOLE_PROMPT = AttentionPattern(4, "prompt_end", whole_prompt=True)
-CAUSAL = AttentionPattern(4, "prompt_end", whole_prompt=True, causal_context=True)  # Nemotron-Labs-Diffusion
+BLOCKS = AttentionPattern(4)
+PATTERNS = {
+    "full": FULL_ATTENTION,
+    "blocks": BLOCKS,
+    "from prompt": AttentionPattern(4, "prompt_end"),
+    "whole prompt": AttentionPattern(4, "prompt_end", whole_prompt=True),
+    "causal": AttentionPattern(4, "prompt_end", whole_prompt=True, causal_context=True),  # Nemotron-Labs-Diffusion
+    "whole blocks": AttentionPattern(4, whole_blocks=True),
+}
 
 
 @dataclass(frozen=True)
 class Setting:
     """Options, and what the model is: `facts` are arguments of the denoiser, and `config` of the model's config.
 
-    returned: tokens that a request asks for.
+    returned: tokens that a request asks for. kernels: the most that a pass may launch outside the model, if it is
+    looked at.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -35,129 +43,16 @@ class Setting:
     facts: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     returned: int | None = None
+    kernels: int | None = None
 
 
-SHIFT = {"shift": True}
-EDITS = {"edits": True}
-SURE = {"confidence_threshold": 0.3}
-IN_BLOCKS = {"block_length": 4}
-EDITING = {"confidence_threshold": 0.3, "editing_threshold": 0.3}
-
-DECODING: dict[str, Setting] = {
-    "whole": Setting(),
-    "whole, shifted": Setting(facts=SHIFT),
-    "one step": Setting({"steps": 1}),
-    "one step, one token of twenty": Setting({"steps": 1, "n_masks": 20}, returned=1),
-    "temperature": Setting({"temperature": 1.0}),
-    "top_p, guided": Setting({"temperature": 1.0, "top_p": 0.9, "cfg_scale": 1.0}),
-    "top_k": Setting({"temperature": 0.7, "top_k": 5}),
-    "suppress_eos": Setting({"suppress_eos": True}),
-    "eos_last": Setting({"eos_last": True, **IN_BLOCKS}),
-    "threshold": Setting({**SURE, **IN_BLOCKS}),
-    "factor": Setting({"parallel_factor": 1.0, **IN_BLOCKS}),
-    "entropy bound": Setting({"entropy_bound": 1.0, "unmasking": "entropy", **IN_BLOCKS}),
-    "dream": Setting({"schedule": "dream", "steps": 4}, facts=SHIFT),
-    "random": Setting({"unmasking": "random"}),
-    "margin": Setting({"unmasking": "margin"}),
-    "left to right": Setting({"unmasking": "left_to_right"}),
-    "position_calibrated": Setting({"unmasking": "position_calibrated"}),
-    "trace": Setting({"trace": True, **IN_BLOCKS}),
-    "append_blocks": Setting({"append_blocks": True, **IN_BLOCKS}),
-    "fillers": Setting({"n_fillers": 2}),
-    "remdm": Setting({"sampler": "remdm", "block_length": 8}),
-    "rcr": Setting({"sampler": "rcr", "steps": 4, "block_length": 8}),
-    "wino": Setting({"sampler": "wino", "confidence_threshold": 0.2, "remask_threshold": 0.5, "block_length": 8}),
-    "klass": Setting({"kl_threshold": 0.5, "confidence_threshold": 0.2, "block_length": 8}),
-    "klass, max_conf": Setting(
-        {"kl_threshold": 0.5, "confidence_threshold": 0.2, "unmask_strategy": "max_conf", "temperature": 0.5}
-    ),
-    "certainty prior": Setting({"sigma": 2.0, **IN_BLOCKS, **SURE}),
-    "certainty prior, factor": Setting({"sigma": 2.0, "parallel_factor": 1.0, "stop_at_eos": True}),
-    "several blocks": Setting(
-        {"sampler": "multi_block", "entropy_threshold": 1.5, "stop_at_eos": True, "trace": True, **IN_BLOCKS}
-    ),
-    "several blocks, shifted": Setting(
-        {"sampler": "multi_block", **SURE, "surest_anywhere": True, **IN_BLOCKS}, facts=SHIFT
-    ),
-    "several blocks, remembered": Setting({"sampler": "multi_block", **SURE, "block_causal": True, **IN_BLOCKS}),
-    "several blocks, remembered, shifted": Setting(
-        {"sampler": "multi_block", **SURE, "block_causal": True, "active_threshold": 0.5, **IN_BLOCKS}, facts=SHIFT
-    ),
-    "several blocks, no cache": Setting(
-        {"sampler": "multi_block", **SURE, "block_causal": True, "cache": "none", **IN_BLOCKS}, facts=SHIFT
-    ),
-    "end_think_boost": Setting({"end_think_boost": 2.0, **IN_BLOCKS}),
-    "thinking budget": Setting({"max_thinking_tokens": 5, **IN_BLOCKS}),
-    # The end of thinking fills a mask that no schedule counts.
-    "thinking budget, short last steps": Setting(
-        {"block_length": 3, "n_masks": 33, "steps": 22, "max_thinking_tokens": 10}
-    ),
-    "prefix": Setting({"cache": "prefix", **IN_BLOCKS}),
-    "prefix, threshold": Setting({"cache": "prefix", **IN_BLOCKS, **SURE}),
-    "prefix, shifted": Setting({"cache": "prefix", **IN_BLOCKS}, facts=SHIFT),
-    "prefix, guided": Setting({"cache": "prefix", **IN_BLOCKS, "cfg_scale": 0.5}, facts=SHIFT),
-    "dual": Setting({"cache": "dual", **IN_BLOCKS}),
-    "dual, shifted": Setting({"cache": "dual", **IN_BLOCKS}, facts=SHIFT),
-    "dual, threshold": Setting({"cache": "dual", **IN_BLOCKS, **SURE}),
-    "dual, factor": Setting({"cache": "dual", **IN_BLOCKS, "parallel_factor": 1.0}),
-    "dual, entropy bound": Setting({"cache": "dual", **IN_BLOCKS, "entropy_bound": 1.0}),
-    "dual, shifted, threshold": Setting({"cache": "dual", **IN_BLOCKS, **SURE}, facts=SHIFT),
-    "dual, temperature": Setting({"cache": "dual", **IN_BLOCKS, "temperature": 1.0}),
-    "blocks": Setting(attention=BLOCKS),
-    "blocks, threshold": Setting(SURE, BLOCKS),
-    "blocks, no cache": Setting({"cache": "none"}, BLOCKS),
-    "blocks, two steps": Setting({"steps_per_block": 2}, BLOCKS),
-    "blocks, edits": Setting(EDITING, BLOCKS, EDITS),
-    "blocks, edits, temperature": Setting({**EDITING, "temperature": 0.5}, BLOCKS, EDITS),
-    "blocks, edits, no cache": Setting({**EDITING, "cache": "none"}, BLOCKS, EDITS),
-    "blocks, shifted, small blocks": Setting({**SURE, "small_block_length": 2}, BLOCKS, SHIFT),
-    "blocks, shifted, no cache": Setting({"cache": "none"}, BLOCKS, SHIFT),
-    "blocks, shifted": Setting({}, BLOCKS, SHIFT),
-    "blocks, guided": Setting({"cfg_scale": 1.0}, BLOCKS),
-    "blocks, temperature": Setting({"temperature": 1.0, "top_k": 9}, BLOCKS),
-    "blocks, trace": Setting({"trace": True}, BLOCKS),
-    "from the prompt": Setting({}, FROM_PROMPT),
-    "from the prompt, shifted": Setting({}, FROM_PROMPT, SHIFT),
-    "from the prompt, guided, random": Setting({"cfg_scale": 1.0, "unmasking": "random"}, FROM_PROMPT),
-    "from the prompt, shifted, guided": Setting({"cfg_scale": 1.0}, FROM_PROMPT, SHIFT),
-    "from the prompt, shifted, threshold": Setting(SURE, FROM_PROMPT, SHIFT),
-    "whole prompt": Setting({}, WHOLE_PROMPT),
-    "whole prompt, threshold": Setting(SURE, WHOLE_PROMPT),
-    "causal context": Setting({}, CAUSAL),
-    "causal context, threshold": Setting(SURE, CAUSAL),
-    "causal context, no cache": Setting({"cache": "none"}, CAUSAL),
-    "causal context, left to right": Setting({"mode": "ar"}, CAUSAL),
-    "causal context, budget": Setting({"max_thinking_tokens": 5}, CAUSAL),
-    "causal context, not causal": Setting({"causal_context": False}, CAUSAL),
-    "speculation": Setting({"mode": "linear_spec"}, CAUSAL),
-    "insertion": Setting(
-        {"steps_per_block": 2, "max_post_steps": 2, "confidence_threshold": 0.5, "editing_threshold": 0.0},
-        AttentionPattern(4, whole_blocks=True), EDITS, {"delete_token_id": 45, "split_token_id": 44},
-    ),
-}  # fmt: skip
-
-LIKELIHOOD: dict[str, Setting] = {
-    "mc": Setting(),
-    "mc, shifted": Setting(facts=SHIFT),
-    "mc, guided": Setting({"cfg_scale": 0.5}),
-    "mc, no greedy flag": Setting({"check_greedy": False}),
-    "chain": Setting({"likelihood": "chain"}),
-    "duel": Setting({"likelihood": "duel"}),
-    "duel, threshold": Setting({"likelihood": "duel", **SURE}),
-    "duel, margin": Setting({"likelihood": "duel", "unmasking": "margin"}),
-    "confidence": Setting({"likelihood": "confidence"}),
-    "more masks": Setting({"n_masks": 9}),
-    "eos_after": Setting({"eos_after": True}),
-    "blocks, mc": Setting({}, BLOCKS),
-    "blocks, no greedy flag": Setting({"check_greedy": False}, BLOCKS),
-    "blocks, mc, shifted": Setting({}, BLOCKS, SHIFT),
-    "blocks, mc, guided": Setting({"cfg_scale": 0.5}, BLOCKS),
-    "blocks, chain": Setting({"likelihood": "chain"}, BLOCKS),
-    "blocks, duel": Setting({"likelihood": "duel"}, BLOCKS),
-    "from the prompt, chain": Setting({"likelihood": "chain"}, FROM_PROMPT),
-    "from the prompt, shifted": Setting({}, FROM_PROMPT, SHIFT),
-    "causal": Setting({"mode": "ar"}, CAUSAL),
-}
+DECODING, LIKELIHOOD = (
+    {
+        name: Setting(**{**fields, "attention": PATTERNS[fields.get("attention", "full")]})
+        for name, fields in data("gpu_settings.json")[kind].items()
+    }
+    for kind in ("decoding", "likelihood")
+)
 
 
 def model_of(setting: Setting) -> LlamaForCausalLM:
