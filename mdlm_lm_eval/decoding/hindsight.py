@@ -53,12 +53,11 @@ class Hindsight(Reader):
 
     def _shadow_of(self, window: Window) -> tuple[Numbers, Numbers, Numbers]:
         """Columns and tokens [P, B] of the slots of each row's block, which has at most B, and which are there."""
-        columns = window.of.columns[window.lanes[:, 0]]  # [P, T]
-        slots = window.before + np.arange(self.batch.most_slots)
-        places = (columns["slot"][:, None] == slots[..., None]).argmax(2)
-        of_shadow = np.take_along_axis(columns, places, 1)
-        is_there = of_shadow["block"] == window.numbers
-        return np.where(is_there, places, self.batch.n_columns - 1), of_shadow["token"], is_there
+        columns, slots = window.of.columns, window.before + np.arange(self.batch.most_slots)
+        places = (columns["slot"][window.lanes[:, 0]][:, None] == slots[..., None]).argmax(2)
+        is_there = columns["block"][window.lanes, places] == window.numbers
+        places = np.where(is_there, places, self.batch.n_columns - 1)
+        return places, columns["token"][window.lanes, places], is_there
 
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
         """The shadow's probabilities."""

@@ -15,10 +15,7 @@ from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import begin_rows
 
 Numbers = npt.NDArray[Any]
-_COLUMN = np.dtype(
-    [("token", np.int64), ("slot", np.int64), ("block", np.int64), ("order", np.float32), ("in_prompt", np.bool_)],
-    align=True,
-)
+_EMPTY = {"token": 0, "slot": -1, "block": -2, "order": np.float32(0.0), "in_prompt": False}
 
 
 class Lanes:
@@ -27,7 +24,7 @@ class Lanes:
     rows: the row in each lane, None if it is empty.
     cache: keys and values of all lanes, under guidance followed by those of the unconditional canvases.
     state: tensors [L, ...] that readers keep between passes, which begin as `fresh` [1, ...] for each row.
-    columns: [L, T], of each column the token, the number of its slot (-1 elsewhere) and of the slot's block (-2
+    columns: [L, T] each, a column's token, the number of its slot (-1 elsewhere) and of the slot's block (-2
         elsewhere), a number in [0, 1) for rules that draw an order, and whether guidance masks it.
     """
 
@@ -39,8 +36,9 @@ class Lanes:
         if batch.structure.cache.remembers:
             n_layers = batch.denoiser.model.config.num_hidden_layers
             self.cache = CanvasCache(n_layers, batch.n_columns, 2 * n if batch.is_guided else n)
-        self.columns = np.zeros((n, batch.n_columns), _COLUMN)
-        self.columns["slot"], self.columns["block"] = -1, -2
+        self.columns: dict[str, Numbers] = {
+            name: np.full((n, batch.n_columns), value) for name, value in _EMPTY.items()
+        }
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -60,16 +58,17 @@ class Lanes:
         for lane, row in zip(lanes, rows, strict=True):
             canvas, slots = row.canvas, list(row.canvas.slots)
             self.rows[lane], row.lane = row, lane
-            columns = self.columns[lane]
-            columns[:] = (self.batch.denoiser.pad_token_id, -1, -2, 0.0, False)
-            columns["token"][: len(canvas.token_ids)] = canvas.token_ids
-            columns["in_prompt"][: canvas.prompt_length] = True
-            columns["in_prompt"][slots] = False
-            columns["slot"][slots] = np.arange(len(slots))
+            for name, value in _EMPTY.items():
+                self.columns[name][lane] = value
+            self.tokens[lane] = self.batch.denoiser.pad_token_id
+            self.tokens[lane, : len(canvas.token_ids)] = canvas.token_ids
+            self.columns["in_prompt"][lane, : canvas.prompt_length] = True
+            self.columns["in_prompt"][lane, slots] = False
+            self.columns["slot"][lane, slots] = np.arange(len(slots))
             for number, block in enumerate(row.layout.blocks):
-                columns["block"][list(block.slots)] = number
+                self.columns["block"][lane, list(block.slots)] = number
             generator = torch.Generator().manual_seed(canvas.seed)
-            columns["order"][slots] = torch.rand(len(slots), generator=generator).numpy()
+            self.columns["order"][lane, slots] = torch.rand(len(slots), generator=generator).numpy()
         self._reset(lanes)
         if self.cache is not None and self.batch.shares_prefixes:
             begin_rows(self.cache, [row.canvas.prefix for row in rows], lanes)
@@ -83,7 +82,8 @@ class Lanes:
             own, theirs = zip(*has_run, strict=True)
             self.cache.take(self.in_cache(own), others.cache, others.in_cache(theirs))
         for lane, row in pairs:
-            self.columns[lane] = others.columns[row.lane]
+            for name, of_lanes in self.columns.items():
+                of_lanes[lane] = others.columns[name][row.lane]
             others.rows[row.lane] = None
             self.rows[lane], row.lane = row, lane
         self._reset(lanes)
@@ -99,7 +99,7 @@ class Lanes:
             self.cache.keep(self.in_cache(lanes))
         index = torch.tensor(lanes, dtype=torch.long)
         self.state = {name: each[to_device(index, each.device)] for name, each in self.state.items()}
-        self.columns = self.columns[list(lanes)]
+        self.columns = {name: each[list(lanes)] for name, each in self.columns.items()}
         self.rows = [self.rows[lane] for lane in lanes]
         for lane, row in enumerate(self.rows):
             if row is not None:

@@ -86,8 +86,7 @@ class Passes:
         if self.batch.structure.predicts_next:  # the token after a block is drawn with the number of the slot before it
             stops = np.array([1 if row is None else row.extent.limit for row in window.rows])
             columns = np.where(asked.offset == 0, stops[asked.pass_row] - 1, columns)
-        facts = window.of.columns[asked.lane, columns]
-        slots = facts["slot"]
+        slots, order = (window.of.columns[name][asked.lane, columns] for name in ("slot", "order"))
         uniform: Tensor | None = None
         if self.batch.options.temperature > 0.0:
             of_rows = np.array([(0, 0) if row is None else (row.canvas.seed, row.cost.steps) for row in window.rows])
@@ -97,7 +96,7 @@ class Passes:
         return WhereMasked(
             slot_numbers=as_tensor(slots, device),
             block_offsets=as_tensor(slots - window.before[asked.pass_row, 0], device),
-            random_numbers=as_tensor(facts["order"], device),
+            random_numbers=as_tensor(order, device),
             uniform=uniform,
         )
 

@@ -56,8 +56,7 @@ class Window:
             outputs = np.concatenate([(end - first - 1).clip(0), outputs], 1)
         self.outputs = outputs + np.arange(len(rows))[:, None] * n_run
         self.lanes = np.array([0 if row is None else row.lane for row in rows])[:, None]
-        places = lanes.columns[self.lanes, self.columns]
-        self.slots, self.blocks = places["slot"], places["block"]
+        self.slots, self.blocks = (lanes.columns[name][self.lanes, self.columns] for name in ("slot", "block"))
         self.own: Numbers = self.blocks == self.numbers
         if structure.needs.earlier_blocks:
             self.own = (self.blocks >= 0) & (self.blocks <= self.numbers)
