@@ -9,8 +9,8 @@ Read `reference` first, which decodes one canvas from top to bottom. Then read `
     from_python       prompts in, answers out
     decode            canvases in, completions out
     engine            the loop: a pass over a window of each row, and then each row moves on
-    rows, blocks      a row, its layout and its stages; the blocks of a canvas and their planned steps
-    lanes             rows that run together, and the canvases that wait for a lane
+    rows, blocks      a row and its stages; the blocks of a canvas and their planned steps
+    lanes             rows that run together
     batch             the facts that hold for all rows
     windows           the columns that a pass runs, and what they see
     passes            one pass: the model is asked, tokens are proposed, the sampler chooses

@@ -28,11 +28,6 @@ class Block:
     slots: tuple[int, ...]
     steps: Sequence[Step] = ()
 
-    @property
-    def has_text(self) -> bool:
-        """Whether a pass that stores the block runs text that is part of no block with a slot."""
-        return not self.slots or self.end > self.stop
-
 
 class Structure:
     """The facts that, with a canvas, decide which passes run over it.
@@ -126,6 +121,8 @@ def _blocks_of_slots(canvas: Canvas, structure: Structure) -> list[Block]:
     start = 0
     options, sampler, is_whole = structure.options, structure.sampler, structure.is_whole
     leaves_out = is_whole and structure.way.exits_early
+    # Whether one pass may fill a block for good, and nothing else is written, such as an end of thinking.
+    is_final = sampler.settled == "at once" and not options.is_parallel and options.max_thinking_tokens is None
     for length, n_steps in zip(canvas.block_lengths, canvas.block_steps, strict=True):
         if leaves_out and start >= canvas.n_returned and not structure.runs_later:
             break
@@ -139,17 +136,11 @@ def _blocks_of_slots(canvas: Canvas, structure: Structure) -> list[Block]:
         steps = sampler.plan(length, n_steps, options, after_one=after_one)
         first = 0 if is_whole else slots[0]
         stop = len(canvas.token_ids) if is_whole and not options.append_blocks else slots[-1] + 1
-        if leaves_out and _fills_at_once(steps, length, structure):
+        if leaves_out and is_final and len(steps) == 1 and steps[0].fill >= length:
             slots = slots[: canvas.n_returned - start]  # masks that are not returned need no prediction
         blocks.append(Block(first, stop, stop, slots, [*steps, *structure.after_plan]))
         start += length
     return blocks
-
-
-def _fills_at_once(steps: Sequence[Step], n_masks: int, structure: Structure) -> bool:
-    """Whether one pass fills a block for good, and nothing else is written, such as an end of thinking."""
-    is_one_pass = len(steps) == 1 and steps[0].fill >= n_masks and structure.sampler.settled == "at once"
-    return is_one_pass and not structure.options.is_parallel and structure.options.max_thinking_tokens is None
 
 
 def _causal_blocks(canvas: Canvas, structure: Structure) -> list[Block]:

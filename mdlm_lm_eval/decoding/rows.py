@@ -112,7 +112,8 @@ class Row:
         limit = stop if structure.is_cut and not runs_later else length
         # The output of the column before a block predicts the block's first token, if logits are shifted.
         start = max(0, block.start - structure.shift) if runs_later else block.start
-        self.is_wide = structure.cache.is_wide(self.n_passes, stores_text=stores and block.has_text)
+        stores_text = stores and (not block.slots or block.end > block.stop)  # which is part of no block with a slot
+        self.is_wide = structure.cache.is_wide(self.n_passes, stores_text=stores_text)
         first, end = structure.cache.columns(start, stop, limit, is_wide=self.is_wide)
         fills_next = stores and structure.fills_next and block.end in self.canvas.slots
         self.extent = Extent(

@@ -73,8 +73,7 @@ def of_liger(module: str, function: str) -> Callable[..., Any]:
         found = getattr(importlib.import_module(f"liger_kernel.ops.{module}"), function)
     except ImportError as error:
         raise OptionError(f'fused=true needs liger-kernel: pip install "mdlm-lm-eval[fast]" ({error})') from error
-    apply: Callable[..., Any] = found.apply
-    return apply
+    return found.apply
 
 
 def _bind_norm(module: Any) -> bool:
@@ -82,11 +81,9 @@ def _bind_norm(module: Any) -> bool:
         return False
     normalised = of_liger("rms_norm", "LigerRMSNormFunction")
 
-    def forward(states: Tensor) -> Tensor:
-        found: Tensor = normalised(states, module.weight, module.variance_epsilon, 0.0, "llama", False, None)
-        return found
-
-    module.forward = forward
+    module.forward = lambda states: normalised(
+        states, module.weight, module.variance_epsilon, 0.0, "llama", False, None
+    )
     return True
 
 
@@ -96,11 +93,7 @@ def _bind_mlp(module: Any) -> bool:
         return False
     gated = of_liger("swiglu", "LigerSiLUMulFunction")
 
-    def forward(x: Tensor) -> Tensor:
-        found: Tensor = module.down_proj(gated(module.gate_proj(x), module.up_proj(x)))
-        return found
-
-    module.forward = forward
+    module.forward = lambda x: module.down_proj(gated(module.gate_proj(x), module.up_proj(x)))
     return True
 
 

@@ -171,31 +171,36 @@ def tiny_llada() -> Denoiser:
     return load("fast_dllm_llada", mask_token_id=159)
 
 
+# By the reference's name of a sampler: our options for it, and the reference's names of others.
+SAMPLERS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "pc": (
+        {"unmasking": "position_calibrated"},
+        {"position_decay": "lambd", "calibration_cap": "alpha", "steps": "steps", "cfg_scale": "cfg_scale"},
+    ),
+    "remdm": ({"sampler": "remdm"}, {"remask_tokens": "remdm_number"}),
+    "rcr": ({"sampler": "rcr"}, {}),
+    "wino": ({"sampler": "wino"}, {"confidence_threshold": "threshold", "remask_threshold": "threshold_back"}),
+    "klass": (
+        {},
+        {
+            "confidence_threshold": "conf_threshold",
+            "kl_threshold": "kl_threshold",
+            "kl_history": "kl_history_length",
+            "steps": "steps",
+            "unmask_strategy": "unmask_strategy",
+        },
+    ),
+}
+
+
 def ours(setting: dict[str, Any]) -> DecodingOptions:
     """Our options for a setting of the reference."""
-    options: dict[str, Any] = {"n_masks": setting["gen_length"], "block_length": setting["block_length"]}
-    sampler = setting["sampler"]
-    if sampler == "pc":
-        options |= {"unmasking": "position_calibrated", "position_decay": setting["lambd"]}
-        options |= {"calibration_cap": setting["alpha"], "steps": setting["steps"]}
-        options["cfg_scale"] = setting.get("cfg_scale", 0.0)
-    if sampler == "remdm":
-        options |= {"sampler": "remdm", "remask_tokens": setting["remdm_number"]}
-    if sampler == "rcr":
+    own, names = SAMPLERS[setting["sampler"]]
+    options = own | named(setting, n_masks="gen_length", block_length="block_length", **names)
+    if setting["sampler"] == "rcr":
         rules = {"low_confidence": "confidence", "topk_margin": "margin", "entropy": "entropy"}
-        options |= {
-            "sampler": "rcr",
-            "unmasking": rules[setting["conf_alg"]],
-            "schedule": f"maskgit_{setting['mode']}",
-        }
+        options |= {"unmasking": rules[setting["conf_alg"]], "schedule": f"maskgit_{setting['mode']}"}
         options["steps_per_block"] = setting["steps"] // (setting["gen_length"] // setting["block_length"])
-    if sampler == "wino":
-        options |= {"sampler": "wino", "confidence_threshold": setting["threshold"]}
-        options["remask_threshold"] = setting["threshold_back"]
-    if sampler == "klass":
-        options |= {"confidence_threshold": setting["conf_threshold"], "kl_threshold": setting["kl_threshold"]}
-        options |= {"kl_history": setting["kl_history_length"], "steps": setting["steps"]}
-        options["unmask_strategy"] = setting.get("unmask_strategy", "all")
     return DecodingOptions(**options, early_exit=False)
 
 

@@ -20,7 +20,6 @@ from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score, with_shared_contexts
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import compiled, devices, prefix_store
-from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.prefix_store import MOST_RUN, PrefixStore, most_held, shared_prefixes, sort_key_of
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -82,11 +81,6 @@ def decoded(denoiser: Denoiser, canvases: list[Canvas], options: DecodingOptions
         is_decided=None if options.trace else is_decided,
         batch_size=batch_size,
     )
-
-
-def in_order(canvases: list[Canvas]) -> list[int]:
-    """As jobs run them."""
-    return sorted(range(len(canvases)), key=lambda n: sort_key_of(canvases[n].prefix, len(canvases[n].token_ids)))
 
 
 # Which prefixes
@@ -153,9 +147,8 @@ def test_answers_passes_and_traces_are_those_without_sharing(name: str, monkeypa
     options = DecodingOptions(**setting.options)
     canvases = canvases_of(denoiser, options, prompts(4, Random(1)), setting.returned or 9)
     alone = decoded(denoiser, canvases, options, 3)
-    shared, _, store = with_prefixes(denoiser, canvases, way_of(options, denoiser.attention), least=LEAST)
+    shared, order, store = with_prefixes(denoiser, canvases, way_of(options, denoiser.attention), least=LEAST)
     assert any(canvas.prefix for canvas in shared) == shares(setting)
-    order = in_order(shared)
     for batch_size in (3, 20):
         found = decoded(denoiser, [shared[n] for n in order], options, batch_size)
         n_run, _, _ = store.spent()
@@ -194,16 +187,6 @@ def test_likelihoods_are_those_without_sharing(name: str) -> None:
             assert [one[1] for one in found] == [one[1] for one in alone]
             assert store.spent()[2] > 0
             assert denoiser.token_count > before
-
-
-def test_nothing_is_shared_where_a_prompt_sees_itself_whole() -> None:
-    for attention in (FULL_ATTENTION, AttentionPattern(4, "prompt_end", whole_prompt=True)):
-        denoiser = denoiser_of(model_of(Setting()), Setting(attention=attention))
-        canvases = canvases_of(denoiser, DecodingOptions(), [[1] * 100] * 3)
-        assert not any(
-            canvas.prefix
-            for canvas in with_prefixes(denoiser, canvases, way_of(DecodingOptions(), attention), least=1)[0]
-        )
 
 
 # Evaluations
@@ -303,8 +286,8 @@ def test_a_gpu_waits_once_a_pass_and_never_copies_because_of_it(name: str, monke
 
     def run(denoiser: Denoiser, batch_size: int) -> list[Any]:
         rows = canvases_of(denoiser, options, prompts(3, Random(1)))
-        canvases, *_ = with_prefixes(denoiser, rows, way_of(options, denoiser.attention), least=8)
-        found = decoded(denoiser, [canvases[n] for n in in_order(canvases)], options, batch_size)
+        canvases, order, _ = with_prefixes(denoiser, rows, way_of(options, denoiser.attention), least=LEAST)
+        found = decoded(denoiser, [canvases[n] for n in order], options, batch_size)
         assert sum(one.cost.shared for one in found) > 100
         return [answer(one.token_ids) for one in found]
 

@@ -1,4 +1,4 @@
-"""The costs of rows that wait, and samplers that do not keep to a plan, on a pretended GPU."""
+"""Samplers that do not keep to a plan, also on a pretended GPU, or that read what they did not ask for."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,35 +11,12 @@ from mdlm_lm_eval.decoding import engine
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.sampler import Choice, View
 from mdlm_lm_eval.decoding.samplers.schedule import Schedule
-from mdlm_lm_eval.model import devices
-from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import register
 from tests.pretended_gpu import PretendedGpu
-from tests.support.canvases import APPROXIMATE, canvas, model, neighbours
+from tests.support.canvases import canvas, model
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _small_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short rows leave buckets of several sizes partly empty."""
-    monkeypatch.setattr(devices, "KEYS", 16)
-    monkeypatch.setattr(devices, "POSITIONS", 16)
-
-
-@pytest.mark.parametrize(("attention", "facts", "changes"), APPROXIMATE)
-def test_a_row_is_charged_for_the_passes_that_ran_it_and_no_others(
-    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    """Though rows in refilled slots wait for passes over whole canvases."""
-    ours, options = model(attention, **facts), DecodingOptions(**changes)
-    rows = neighbours(ours, options, 5, most=9)
-    alone = [decode_canvases(ours, [row], options)[0] for row in rows]
-    with PretendedGpu() as gpu:
-        gpu.move(ours.model)
-        for n_slots in (2, len(rows)):
-            assert decode_canvases(ours, rows, options, batch_size=n_slots) == alone
 
 
 class OneAtMost(Schedule):

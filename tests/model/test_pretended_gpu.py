@@ -130,9 +130,6 @@ def test_what_no_cpu_shows_is_refused_or_counted() -> None:
         pinned += 1
         with pytest.raises(PretendedGpuError, match="overwritten before its copy"):
             ours.sum().item()
-        twice = torch.zeros(2, dtype=torch.long, device=GPU)
-        ours[twice] = torch.arange(2.0, device=GPU)
-        assert ours.tolist() == [0.0, 1.0, 1.0, 1.0]  # which of two values is there, a GPU does not say
 
 
 def test_a_graph_runs_again_on_the_memory_that_it_was_recorded_with() -> None:

@@ -11,7 +11,6 @@ It refuses or counts what CUDA would refuse, wait for or get wrong:
     waits            `.item()`, nonzero, boolean indices, copies to pageable memory
     blocking copies  from pageable memory, and indices of the host
     races            copies from pinned memory are done when the host waits; until then it must not overwrite them
-    order            of two writes at one index the first wins, as on a GPU it may
     graphs           nothing runs while one is recorded; a replay runs on the recorded tensors, and memory that nobody
                      held when it was complete is garbage
     memory           live and peak bytes; a model of any size may lie on the meta device

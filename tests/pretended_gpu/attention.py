@@ -35,14 +35,13 @@ def attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention of queries [B, H, Q, D]; counted in the report by kernel and mask."""
+    """Attention of queries [B, H, Q, D]; the report holds their distinct shapes."""
     tensors = [tensor for tensor in (query, key, value, attn_mask) if tensor is not None]
     gpu.check_devices(ATTENTION.name, tensors)
     if torch.is_autocast_enabled("cuda"):
         query, key, value = (tensor.to(torch.get_autocast_dtype("cuda")) for tensor in (query, key, value))
     _check(query, key, value, attn_mask)
     kernel = kernel_for(query, key, value, attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
-    gpu.report.attention[kernel, _named(attn_mask)] += 1
     shapes = *(tuple(tensor.shape) for tensor in tensors), tuple(key.stride()), is_causal
     gpu.report.attention_shapes.add(shapes)
     beside: list[GpuTensor] = []
@@ -87,11 +86,3 @@ def kernel_for(
         return "flash"
     takes_mask = mask is None or mask.stride(-1) == 1 or mask.shape[-1] == 1
     return "efficient" if same_heads and query.shape[-1] % (8 if is_half else 4) == 0 and takes_mask else "math"
-
-
-def _named(mask: Tensor | None) -> str:
-    """Its dtype, and which of batch, heads, queries and keys it tells apart."""
-    if mask is None:
-        return "no mask"
-    dimensions = "x".join("1" if n == 1 else name for n, name in zip(mask.shape, "BHQK", strict=True))
-    return f"{str(mask.dtype).removeprefix('torch.')} {dimensions}"

@@ -33,7 +33,7 @@ class PretendedGpu(TorchDispatchMode):
         self.n_devices, self.n_bytes = n_devices, n_bytes
         self.report = Report()
         self.memory = Memory(self.report)
-        self.transfers = Transfers(self.report)
+        self.transfers = Transfers()
         self.graph: Graph | None = None  # that is being recorded
         self.stream = "default"  # the current one
         self.zone = "outside"
@@ -51,9 +51,7 @@ class PretendedGpu(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         self._stack.close()
 
-    def move(
-        self, model: Any, *, device_of: Callable[[str], torch.device] = lambda _: GPU, is_counted: bool = True
-    ) -> Any:
+    def move(self, model: Any, *, device_of: Callable[[str], torch.device] = lambda _: GPU) -> Any:
         """Puts a model's parameters and buffers onto the GPU, in place; `device_of` takes a module's path.
 
         From then on kernels inside its forward count for the zone "model".

@@ -1,4 +1,4 @@
-"""What is known of ATen's operators on CUDA: which wait, which launch nothing, which write in no fixed order."""
+"""What is known of ATen's operators on CUDA: which wait, which launch nothing."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Operator:
     is_view: whether what it returns shares memory with what it is given, unchanged.
     launches: whether it runs a kernel.
     in_place: whether it writes into its first argument.
-    run: itself, or the same in another order of writing.
+    run: itself, or what a CPU can compute of it.
     """
 
     aten: Any
@@ -59,7 +59,7 @@ def operator_of(aten: Any) -> Operator:
         is_view=is_view,
         launches=not is_view and name not in _ALLOCATING,
         in_place=aten._schema.is_mutable,
-        run=functools.partial(_histc, aten) if name == "histc" else _in_other_order(name, aten),
+        run=functools.partial(_histc, aten) if name == "histc" else aten,
     )
 
 
@@ -84,50 +84,6 @@ def is_number(operator: Operator, tensor: Tensor) -> bool:
     return tensor.dim() == 0 and operator.name not in _WITHOUT_NUMBERS
 
 
-def _in_other_order(name: str, aten: Any) -> Callable[..., Any]:
-    """The operator; one that writes at indices does so from the last to the first.
-
-    Where an index comes twice, CUDA leaves either value. A CPU leaves the last one, and this the first, so that answers
-    which depend on it differ.
-    """
-    if name in ("index_copy", "index_copy_"):
-        return functools.partial(_index_copy, aten)
-    if name in ("scatter", "scatter_"):
-        return functools.partial(_scatter, aten)
-    if name in _PUTTING:
-        return functools.partial(_index_put, aten)
-    return aten
-
-
 def _histc(aten: Any, values: Tensor, *args: Any, **named: Any) -> Tensor:
     """Of integers, too, which a CPU does not count."""
     return aten(values.float(), *args, **named).to(values.dtype)
-
-
-def _index_copy(aten: Any, target: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    return aten(target, dim, index.flip(0), source.flip(dim))
-
-
-def _scatter(aten: Any, target: Tensor, dim: int, index: Tensor, source: Any, **named: Any) -> Tensor:
-    if isinstance(source, Tensor) and index.dim():
-        within = tuple(slice(n) for n in index.shape)
-        index, source = index.flip(dim), source[within].flip(dim)
-    return aten(target, dim, index, source, **named)
-
-
-def _index_put(
-    aten: Any, target: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, *rest: Any
-) -> Tensor:
-    given = [index for index in indices if index is not None]
-    if any(index.dtype is torch.bool for index in given) or not values.dim():
-        return aten(target, indices, values, accumulate, *rest)
-    together = torch.broadcast_tensors(*given)
-    places = [n for n, index in enumerate(indices) if index is not None]
-    # Their dimensions stand where the first index stands, or first where other dimensions are between them.
-    first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
-    untouched = [size for n, size in enumerate(target.shape) if n not in places]
-    shape = [*untouched[:first], *together[0].shape, *untouched[first:]]
-    flipped = iter([index.flip(tuple(range(index.dim()))) for index in together])
-    values = values.expand(shape).flip(tuple(range(first, first + together[0].dim())))
-    reversed_indices = [None if index is None else next(flipped) for index in indices]
-    return aten(target, reversed_indices, values, accumulate, *rest)

@@ -20,23 +20,19 @@ class Report:
 
     waits: the host waits for the device: `.item()`, `.cpu()`, nonzero, a boolean index, a copy to pageable memory.
     blocking_copies: from pageable memory to the device; CUDA runs the stream empty first.
-    copies_up: from pinned memory to the device, which nobody waits for.
     copies_between: from one device to another.
     kernels: launches, by zone: "model" inside the forward of a model that `move_to_gpu` moved, else "outside".
     captured, replayed: graphs. One replay is one launch.
-    attention: what scaled_dot_product_attention was asked for, by (kernel, mask): see `attention.py`.
-    attention_shapes: the distinct problems among these.
+    attention_shapes: the distinct problems that scaled_dot_product_attention was asked.
     peak: the most bytes of tensors that were alive at once, and live: those that are now.
     """
 
     waits: Counter[str] = field(default_factory=Counter)
     blocking_copies: Counter[str] = field(default_factory=Counter)
-    copies_up: int = 0
     copies_between: int = 0
     kernels: Counter[str] = field(default_factory=Counter)
     captured: int = 0
     replayed: int = 0
-    attention: Counter[tuple[str, str]] = field(default_factory=Counter)
     attention_shapes: set[object] = field(default_factory=set)
     live: int = 0
     peak: int = 0

@@ -5,15 +5,14 @@ import weakref
 import torch
 from torch import Tensor
 
-from tests.pretended_gpu.report import PretendedGpuError, Report
+from tests.pretended_gpu.report import PretendedGpuError
 from tests.pretended_gpu.tensors import bytes_of, storage_of
 
 
 class Transfers:
     """The copies of one stream that may still run: pinned memory, and its numbers when they began."""
 
-    def __init__(self, report: Report) -> None:
-        self.report = report
+    def __init__(self) -> None:
         self.pinned: set[int] = set()
         self.under_way: list[tuple[Tensor, Tensor]] = []
 
@@ -29,7 +28,6 @@ class Transfers:
 
     def begin(self, source: Tensor) -> None:
         """A copy from pinned memory begins."""
-        self.report.copies_up += 1
         self.under_way.append((source, source.clone()))
 
     def finish(self) -> None:
