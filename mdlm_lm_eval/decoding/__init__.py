@@ -14,8 +14,8 @@ Read `reference` first, which decodes one canvas from top to bottom. Then read `
     batch             the facts that hold for all rows
     windows           the columns that a pass runs, and what they see
     passes            one pass: the model is asked, tokens are proposed, the sampler chooses
-    readers           what else takes part in a pass: the sampler's state, labels, next tokens; also `hindsight`,
-                      `history` and `thinking`
+    readers           what else takes part in a pass: the sampler's state, labels, next tokens, distributions of other
+                      passes, hindsight; also `thinking`
     canvas            prompt, masks and steps of a request, and its completion
     schedules         how many masks a pass fills
     candidates        the token proposed for each mask

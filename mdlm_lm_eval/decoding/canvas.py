@@ -196,14 +196,12 @@ def build_canvas(
     options, attention = way.options, way.attention
     explicit = options.n_masks if isinstance(options.n_masks, int) else None
     wanted = request_gen_toks or options.max_gen_toks or explicit or DEFAULT_MAX_GEN_TOKS
-    prompt = prompt_ids
-    if options.mask_ratio is not None:
-        n_kept = _kept_beside_masks(options.mask_ratio, len(prompt_ids), max_length - len(filler_ids))
-        prompt = prompt_ids[-n_kept:]
-        n_masks = _masks_of(options.mask_ratio, n_kept)
-    else:
-        n_masks = explicit or wanted
-    room = max_length - n_masks - len(filler_ids)
+    room, prompt, n_masks = max_length - len(filler_ids), prompt_ids, explicit or wanted
+    if (ratio := options.mask_ratio) is not None:  # of the most tokens that fit with their masks
+        most = min(len(prompt_ids), max(1, int(room / (1 + ratio)) + 1))
+        n_kept = next((n for n in range(most, 1, -1) if n + _masks_of(ratio, n) <= room), min(1, most))
+        prompt, n_masks = prompt_ids[-n_kept:], _masks_of(ratio, n_kept)
+    room -= n_masks
     if room < 1:
         raise OptionError(
             f"{n_masks} masks and {len(filler_ids)} tokens after them do not fit into the model's context of "
@@ -263,14 +261,6 @@ def build_infill_canvas(
 def _masks_of(ratio: float, n_tokens: int) -> int:
     """The masks of so many tokens: rounded up, and at least one."""
     return max(1, math.ceil(round(ratio * n_tokens, 6)))  # 0.1 * 30 is a little more than 3 in binary
-
-
-def _kept_beside_masks(ratio: float, n_tokens: int, room: int) -> int:
-    """The most tokens of a prompt, at least one, that fit into `room` tokens together with their share of masks."""
-    n_kept = min(n_tokens, max(1, int(room / (1 + ratio)) + 1))
-    while n_kept > 1 and n_kept + _masks_of(ratio, n_kept) > room:
-        n_kept -= 1
-    return n_kept
 
 
 def _planned(

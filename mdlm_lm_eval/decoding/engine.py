@@ -24,11 +24,9 @@ import torch
 
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.canvas import Completion, DecodingCall, FirstToken
-from mdlm_lm_eval.decoding.hindsight import Hindsight
-from mdlm_lm_eval.decoding.history import History
 from mdlm_lm_eval.decoding.lanes import Lanes
 from mdlm_lm_eval.decoding.passes import Outcome, Passes
-from mdlm_lm_eval.decoding.readers import FirstSlot, NextToken, Reader, SamplerState
+from mdlm_lm_eval.decoding.readers import FirstSlot, Hindsight, History, NextToken, Reader, SamplerState
 from mdlm_lm_eval.decoding.rows import MOST_IDLE, Row, Stage
 from mdlm_lm_eval.decoding.thinking import RaisedEndOfThinking, end_thinking
 from mdlm_lm_eval.decoding.trace import Event

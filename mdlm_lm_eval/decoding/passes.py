@@ -13,9 +13,8 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, uniform_numbers
-from mdlm_lm_eval.decoding.hindsight import Hindsight
 from mdlm_lm_eval.decoding.lanes import Numbers
-from mdlm_lm_eval.decoding.readers import Asked, Reader
+from mdlm_lm_eval.decoding.readers import Asked, Hindsight, Reader
 from mdlm_lm_eval.decoding.sampler import Step, View, WholeAnswer
 from mdlm_lm_eval.decoding.windows import Window, as_tensor
 from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
@@ -84,8 +83,7 @@ class Passes:
             return WhereMasked()
         window, device, columns = asked.window, self.batch.device, asked.window.columns.ravel()[asked.indices]
         if self.batch.structure.predicts_next:  # the token after a block is drawn with the number of the slot before it
-            stops = np.array([1 if row is None else row.extent.limit for row in window.rows])
-            columns = np.where(asked.offset == 0, stops[asked.pass_row] - 1, columns)
+            columns = np.where(asked.offset == 0, window.limits[asked.pass_row, 0] - 1, columns)
         slots, order = (window.of.columns[name][asked.lane, columns] for name in ("slot", "order"))
         uniform: Tensor | None = None
         if self.batch.options.temperature > 0.0:

@@ -1,6 +1,6 @@
 """Readers: what takes part in every pass over rows in lanes, for numbers that only some samplers and options need.
 
-A pass does not know them. Those of thinking, of changes of distributions and of hindsight have files of their own.
+A pass knows none of them but hindsight, which asks the model itself. That of thinking has a file of its own.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
+from mdlm_lm_eval.decoding.candidates import exclude, slices_of
 from mdlm_lm_eval.decoding.canvas import FirstToken
 from mdlm_lm_eval.decoding.lanes import Numbers
 from mdlm_lm_eval.decoding.sampler import Choice
 from mdlm_lm_eval.decoding.windows import Window, as_tensor
 from mdlm_lm_eval.model.devices import to_device
+
+_EPSILON = 1e-12  # of divergences, as in arXiv 2511.05664
 
 
 class Asked:
@@ -143,3 +146,103 @@ class NextToken(Reader):
         if len(after):
             kept[as_tensor(asked.lane[after], device)] = logits[as_tensor(after, device)]
         return {}
+
+
+class History(Reader):
+    """`View.divergence`: the changes of each mask's distribution in the last passes.
+
+    It keeps the distributions of L lanes' slots in the last pass, [L, N, V], and their changes in H passes, [L, H, T].
+    Distributions lie on the device, changes on the host; both are zeros for slots that no pass has predicted yet.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.banned_ids = batch.call.banned_ids
+        n_slots = max(len(canvas.slots) for canvas in batch.canvases)
+        self.fresh = {
+            "history.distributions": torch.zeros(1, device=batch.device).expand(1, n_slots, batch.denoiser.vocab_size),
+            "history.changes": torch.zeros(1, batch.structure.needs.history, batch.n_columns),
+        }
+
+    def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
+        """Remembers the distributions, without tokens that are never proposed.
+
+        Sends their Kullback-Leibler divergences [N] from those of the pass before, in nats.
+        """
+        exclude(logits, self.banned_ids)
+        before, found = asked.window.of.state["history.distributions"], []
+        lanes, slots = as_tensor(asked.lane, logits.device), as_tensor(asked.slot, logits.device)
+        for part in slices_of(len(logits), logits):
+            probabilities = logits[part].float().softmax(-1)
+            changes = (probabilities + _EPSILON).log() - (before[lanes[part], slots[part]] + _EPSILON).log()
+            found.append((probabilities * changes).sum(-1))
+            before[lanes[part], slots[part]] = probabilities
+        return {"divergence": torch.cat(found)}
+
+    def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
+        """The changes in the last H passes, of which this one is the last."""
+        now = torch.from_numpy(asked.onto_window(found["divergence"]))
+        columns, state = torch.from_numpy(asked.window.columns), asked.window.of.state
+        before = state["history.changes"]
+        on_canvas = torch.zeros_like(before[:, 0]).scatter(1, columns, now)  # [R, T]
+        changes = state["history.changes"] = torch.cat([before[:, 1:], on_canvas[:, None]], 1)
+        return {"divergence": changes.gather(2, columns[:, None].expand(-1, changes.shape[1], -1))}
+
+
+class Hindsight(Reader):
+    """`View.hindsight`: how likely a filled token would be if its own position were masked.
+
+    The model is asked with a shadow of the block after each canvas. A mask in the shadow has the position of its
+    column. It sees all other columns of the canvas, and the shadow; the canvas sees the canvas alone, so that one pass
+    gives both (arXiv 2507.18578).
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def logits(self, asked: Asked) -> Tensor:
+        """Logits [N, V] at the places of the canvases; those of the shadow are kept as probabilities."""
+        window, batch, denoiser = asked.window, self.batch, self.batch.denoiser
+        self._shadow = self._shadow_of(window)
+        (n_rows, width), length = asked.tokens.shape, batch.most_slots
+        of_canvas = asked.indices + asked.pass_row * length
+        of_shadow = np.arange(n_rows)[:, None] * (width + length) + width + np.arange(length)
+        columns, tokens, is_there = (as_tensor(each, batch.device) for each in self._shadow)
+        lengths = np.array([0 if row is None else len(row.canvas.token_ids) for row in window.rows])[:, None]
+        real, there = as_tensor(window.columns < lengths, batch.device)[:, None], is_there[:, None]
+        itself = window.run_columns[:, None] == columns[..., None]  # [P, B, W]
+        canvas_sees = torch.cat([real, torch.zeros_like(there)], 2).expand(-1, width, -1)  # [P, W, W + B]
+        shadow_sees = torch.cat([real & ~itself, there.expand(-1, length, -1)], 2)  # [P, B, W + B]
+        logits = denoiser.window_logits(
+            torch.cat([as_tensor(asked.tokens, batch.device), torch.full_like(columns, denoiser.mask_token_id)], 1),
+            torch.cat([window.run_columns, columns], 1),
+            torch.cat([canvas_sees, shadow_sees], 1),
+            as_tensor(np.concatenate([of_canvas, of_shadow.ravel()]), batch.device),
+        )
+        of_places, of_shadows = logits[: len(asked.indices)], logits[len(asked.indices) :]
+        exclude(of_shadows, batch.call.banned_ids)
+        ids = tokens.flatten()[:, None]
+        parts = slices_of(len(of_shadows), of_shadows)
+        of_tokens = [of_shadows[part].float().softmax(-1).gather(1, ids[part]) for part in parts]
+        self._probabilities = torch.cat(of_tokens).squeeze(1)
+        return of_places
+
+    def _shadow_of(self, window: Window) -> tuple[Numbers, Numbers, Numbers]:
+        """Columns and tokens [P, B] of the slots of each row's block, which has at most B, and which are there."""
+        columns, slots = window.of.columns, window.before + np.arange(self.batch.most_slots)
+        places = (columns["slot"][window.lanes[:, 0]][:, None] == slots[..., None]).argmax(2)
+        is_there = columns["block"][window.lanes, places] == window.numbers
+        places = np.where(is_there, places, self.batch.n_columns - 1)
+        return places, columns["token"][window.lanes, places], is_there
+
+    def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
+        """The shadow's probabilities."""
+        return {"hindsight": self._probabilities}
+
+    def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
+        """The probabilities of tokens that are no masks, and 0 elsewhere."""
+        columns, tokens, is_there = self._shadow
+        probabilities = found["hindsight"].reshape(columns.shape)
+        on_canvas = np.zeros((len(columns), self.batch.n_columns), probabilities.dtype)
+        wanted = (tokens != self.batch.mask_token_id) & is_there
+        np.put_along_axis(on_canvas, columns, probabilities * wanted, 1)
+        return {"hindsight": torch.from_numpy(np.take_along_axis(on_canvas, asked.window.columns, 1))}

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.sampler import View
-from mdlm_lm_eval.model.devices import iota, to_device
 
 
 def select(
@@ -18,7 +17,7 @@ def select(
     parallel rule accepts: by confidence of at least `threshold`, by Fast-dLLM's `factor`, or by the sum of their
     entropies.
     """
-    masks, counts, places = view.masks, view.fill, iota(view.masks.shape[1], view.masks.device)
+    masks, counts, places = view.masks, view.fill, torch.arange(view.masks.shape[1])
     among = view.priority.where(masks, -torch.inf)
     accepted: list[Tensor] = []
     if threshold is not None:
@@ -58,17 +57,11 @@ def accepted_by_factor(candidates: Tensor, confidence: Tensor, factor: float) ->
     of two masks, both are always filled.
     """
     ordered, order = confidence.where(candidates, -torch.inf).sort(dim=1, descending=True, stable=True)
-    passes = ordered >= _factor_limits(candidates.shape[1], factor, candidates.device)
+    limits = 1 - factor / (torch.arange(candidates.shape[1]) + 2.0)
+    limits[[0, -1]] = -torch.inf
+    passes = ordered >= limits
     passes[:, :-1].logical_or_(ordered[:, 1:] == -torch.inf)  # the last candidate, and places that are none
     return placed(order, passes.cummin(1).values)
-
-
-@functools.lru_cache(maxsize=64)
-def _factor_limits(n: int, factor: float, device: torch.device) -> Tensor:
-    """The confidences [n] that the n surest must reach; the first and the last of n are always accepted."""
-    limits = 1 - factor / (torch.arange(n) + 2.0)
-    limits[[0, -1]] = -torch.inf
-    return to_device(limits, device)
 
 
 def accepted_by_entropy(order: Tensor, entropy: Tensor, bound: float) -> Tensor:

@@ -27,7 +27,7 @@ class Window:
     of: the lanes in which the rows are.
     lanes, columns: [P, 1] and [P, C], where the tokens stand.
     slots, blocks: [P, C], as in `Lanes`.
-    starts, numbers, before: [P, 1], as in `Extent`.
+    limits, starts, numbers, before: [P, 1], as in `Extent`.
     own: [P, C] bool, the places whose masks the pass may fill.
     is_next: [P] bool, the rows whose first place is that of a token after a finished block, which the pass predicts.
     outputs: [P, C], the number of the output, of P * W, that predicts each token.
@@ -43,8 +43,8 @@ class Window:
         self.rows, self.of, self.is_wide, self.cache_rows = rows, lanes, is_wide, cache_rows
         structure, last = batch.structure, batch.n_columns - 1
         extents = np.array([_NOWHERE if row is None else row.extent for row in rows])
-        first, end, limit, self.starts, self.numbers, self.before, after, stores, prompt = extents.T[:, :, None]
-        n_run, n_seen = _shape(batch, first, end, limit, is_wide=is_wide)
+        first, end, self.limits, self.starts, self.numbers, self.before, after, stores, prompt = extents.T[:, :, None]
+        n_run, n_seen = _shape(batch, first, end, self.limits, is_wide=is_wide)
         run = first + np.arange(n_run)
         self.columns = run = np.where(run < end, run, last)
         shift = 0 if structure.is_whole else int(structure.shift)  # of whole canvases, the denoiser shifts
@@ -65,7 +65,7 @@ class Window:
         if structure.fills_next:
             self.own[:, 0] = self.is_next
         self.run_columns = as_tensor(run, batch.device)
-        self.sees = _sees(batch, self.run_columns, limit, self.starts, prompt, n_seen, is_wide=is_wide)
+        self.sees = _sees(batch, self.run_columns, self.limits, self.starts, prompt, n_seen, is_wide=is_wide)
         self.n_seen = None if is_wide and not first.any() else n_seen
 
 

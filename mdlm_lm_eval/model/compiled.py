@@ -141,15 +141,10 @@ class Graphs:
                 of_fixed()  # a capture may not compile, and a new cache's first pass runs layers as they are
             self.captured[key] = fixed, *capture(of_fixed)
         fixed, replay, result = self.captured[key]
-        self.fill(fixed, tensors)
-        replay()
-        return result
-
-    @staticmethod
-    def fill(fixed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-        """Copies a pass's inputs into the tensors that its graph reads."""
         for name, tensor in tensors.items():
             fixed[name].copy_(tensor)
+        replay()
+        return result
 
 
 def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:

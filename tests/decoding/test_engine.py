@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from mdlm_lm_eval.decoding.candidates import uniform_numbers
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.decode import decode_canvases
-from mdlm_lm_eval.decoding.trace import Filled, filled
+from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION
 from mdlm_lm_eval.options import DecodingOptions
@@ -30,15 +29,11 @@ def test_drawn_numbers_are_uniform_and_each_slots_own() -> None:
         assert (numbers.mean(axis) - 0.5).abs().max() < 0.3
 
 
-def trace_of(row: Canvas, found: Completion) -> list[Filled]:
-    return filled(found.events, row.slots[: len(found.token_ids)], MASK)
-
-
 def test_tokens_that_were_taken_back_count_as_edits() -> None:
     denoiser, options = model(), DecodingOptions(sampler="remdm", trace=True)
     one = canvas(denoiser, options)
     (found,) = decode_canvases(denoiser, [one], options)
-    trace = trace_of(one, found)
+    trace = filled(found.events, one.slots, MASK)
     # Each pass writes one token, a rewritten one again.
     assert sum(1 + each.edits for each in trace) == sum(event.new != MASK for event in found.events) <= found.cost.steps
     assert any(each.edits for each in trace)

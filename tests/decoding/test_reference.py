@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from mdlm_lm_eval.decoding import reference
-from mdlm_lm_eval.decoding.canvas import Canvas, build_infill_canvas
+from mdlm_lm_eval.decoding.canvas import build_infill_canvas
 from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.reference import decode_one
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
-from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.support.canvases import EOS, FROM_PROMPT, FROM_START, IN_BLOCKS, MASK, WAYS, neighbours
 from tests.support.frozen_runs import denoiser_of, in_float64
@@ -44,15 +43,11 @@ def n_compared(attention: AttentionPattern, facts: dict[str, Any], changes: dict
             found = decode_canvases(denoiser, rows, replace(options, cache=cache), eos_ids=[EOS], batch_size=3)
             for row, one in zip(rows, found, strict=True):
                 passes = decode_one(denoiser, row, options, end_ids={EOS})
-                assert [canvas for _, canvas in replay(row.token_ids, one.events)] == _changed(row, passes)
+                changed = [now for then, now in pairwise([[*row.token_ids], *passes]) if now != then]
+                assert [canvas for _, canvas in replay(row.token_ids, one.events)] == changed
                 assert one.cost.steps == len(passes)
                 n_passes += len(passes)
     return n_passes
-
-
-def _changed(row: Canvas, canvases: list[list[int]]) -> list[list[int]]:
-    """Those that differ from the one before."""
-    return [now for then, now in pairwise([list(row.token_ids), *canvases]) if now != then]
 
 
 @pytest.mark.parametrize(("attention", "facts", "changes"), [*WAYS, *IN_BLOCKS])
@@ -104,6 +99,7 @@ def test_it_imports_no_part_of_the_engine() -> None:
     assert ours == {"decoding.canvas", "decoding.sampler", "decoding.way", "model.denoiser", "options"}
 
 
+# Text of several blocks stands between slots.
 APART = [[1, 2, 3], [*range(30)], [5], [*range(7, 26)], [6, 7]]
 SLOTS_APART: list[tuple[AttentionPattern, dict[str, Any], dict[str, Any]]] = [
     (FROM_PROMPT, {}, {}),
@@ -117,12 +113,6 @@ SLOTS_APART: list[tuple[AttentionPattern, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def infill(denoiser: Denoiser, options: DecodingOptions, seed: int) -> Canvas:
-    """A canvas with text of several blocks between slots."""
-    way = way_of(options, denoiser.attention)
-    return build_infill_canvas(APART, way, seed=seed, mask_token_id=MASK, max_length=128)[0]
-
-
 @pytest.mark.parametrize(("attention", "facts", "changes"), SLOTS_APART)
 def test_text_between_slots_costs_no_pass_and_moves_no_draw(
     attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
@@ -131,7 +121,9 @@ def test_text_between_slots_costs_no_pass_and_moves_no_draw(
     options = DecodingOptions(**{"early_exit": False, "trace": True, "n_masks": 6, **changes})
     with in_float64():
         denoiser = denoiser_of(attention, **facts)
-        rows = [infill(denoiser, options, seed) for seed in range(4)]
+        way = way_of(options, denoiser.attention)
+        where: dict[str, Any] = {"mask_token_id": MASK, "max_length": 128}
+        rows = [build_infill_canvas(APART, way, seed=seed, **where)[0] for seed in range(4)]
         stored = decode_canvases(denoiser, rows, options, batch_size=3)
         computed = decode_canvases(denoiser, rows, replace(options, cache="none"), batch_size=3)
         for row, one, other in zip(rows, stored, computed, strict=True):

@@ -25,7 +25,7 @@ from mdlm_lm_eval.model.prefix_store import MOST_RUN, PrefixStore, most_held, sh
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.provenance import fingerprint
 from mdlm_lm_eval.record import RunRecord
-from tests.conftest import CHAT_TEMPLATE, choice, generation, tiny_model, tiny_tokenizer
+from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
 from tests.decoding.test_memory import EnoughError
 from tests.decoding.test_memory import denoiser_of as large_denoiser
 from tests.pretended_gpu import PretendedGpu
@@ -216,7 +216,6 @@ def subjects() -> list[str]:
             chat = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             found.append(str(chat))
     draw.shuffle(found)
-    assert CHAT_TEMPLATE
     return found
 
 

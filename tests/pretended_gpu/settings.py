@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
@@ -16,7 +15,7 @@ from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
-from tests.conftest import data
+from tests.conftest import data, random_llama
 
 VOCABULARY, MASK, PAD, EOS, END_OF_THINKING = 50, 49, 48, 47, 9
 BLOCKS = AttentionPattern(4)
@@ -55,23 +54,10 @@ DECODING, LIKELIHOOD = (
 )
 
 
-def model_of(setting: Setting) -> LlamaForCausalLM:
+def model_of(setting: Setting) -> Any:
     """Two layers, float32, seeded; logits spread enough that decoding depends on the context."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.3,
-        is_causal=False,
-        eos_token_id=EOS,
-        **setting.config,
-    )
-    return LlamaForCausalLM(config).eval()
+    sizes = {"num_key_value_heads": 2, "max_position_embeddings": 512}
+    return random_llama(VOCABULARY, eos_token_id=EOS, **sizes, **setting.config)
 
 
 def denoiser_of(model: Any, setting: Setting, *, cuda_graphs: bool = False) -> Denoiser:

@@ -11,7 +11,6 @@ from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -77,17 +76,15 @@ def known_around(answer: WholeAnswer, sigma: float) -> "Tensor":
     import torch
     from torch.nn.functional import pad
 
-    from mdlm_lm_eval.model.devices import iota
-
     columns = (answer.slots >= 0).any(0).nonzero().squeeze(1).tolist()
     begin, stop = columns[0], columns[-1] + 1
     is_slot, is_mask = answer.slots[:, begin:stop] >= 0, answer.masks[:, begin:stop]
-    n, device = stop - begin, answer.slots.device
-    place = iota(n, device)
+    n = stop - begin
+    place = torch.arange(n)
     first = place.where(is_slot, n).amin(1, keepdim=True)  # [R, 1]
     last = place.where(is_slot, 0).amax(1, keepdim=True)
     length = last - first + 1
-    weights, sums = _weights(n, sigma, device)
+    weights, sums = _weights(n, sigma)
 
     def between(nearest: "Tensor", farthest: "Tensor") -> "Tensor":
         return sums[farthest.clamp(min=0)] - sums[nearest.clamp(min=0)]
@@ -102,23 +99,20 @@ def known_around(answer: WholeAnswer, sigma: float) -> "Tensor":
 
 
 @functools.lru_cache(maxsize=16)
-def _weights(n: int, sigma: float, device: "torch.device") -> "tuple[Tensor, Tensor]":
+def _weights(n: int, sigma: float) -> "tuple[Tensor, Tensor]":
     """Weights [n, n] between all places, and [3 n + 1] the sums of weights over distances from 1."""
     import torch
 
-    from mdlm_lm_eval.model.devices import to_device
-
     distances = torch.arange(3 * n + 1)
     weights = (distances.double().square() / (-2 * sigma**2)).exp()
-    between = weights[(distances[:n, None] - distances[:n]).abs()]
-    return to_device(between, device), to_device(weights.cumsum(0) - 1, device)
+    return weights[(distances[:n, None] - distances[:n]).abs()], weights.cumsum(0) - 1
 
 
 def _by_factor(ordered: "Tensor", factor: float) -> "Tensor":
     """Accepts scores [R, C], in descending order, before the first s_r with (r + 1) (1 - s_r) >= factor; never all."""
-    from mdlm_lm_eval.model.devices import iota
+    import torch
 
-    fails = (iota(ordered.shape[1], ordered.device) + 2) * (1 - ordered) >= factor
+    fails = (torch.arange(ordered.shape[1]) + 2) * (1 - ordered) >= factor
     fails[:, :-1].logical_or_(ordered[:, 1:] == -float("inf"))
     fails[:, -1] = True
     return ~fails.cummax(1).values
