@@ -1,4 +1,4 @@
-"""What each sampler costs in accuracy and saves in passes: the table of samplers in docs/fast_decoding.md.
+"""What each sampler costs in accuracy and saves in passes: `samplers.csv`.
 
     python -m benchmarks.samplers --documents 64 --write
 
@@ -7,6 +7,7 @@ of the last ones masked. Frequencies for position_calibrated are those of the wo
 """
 
 import argparse
+import csv
 import tempfile
 from pathlib import Path
 from random import Random
@@ -15,10 +16,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.cached_decoding import PAGE, decode, documents
+from benchmarks.cached_decoding import decode, documents
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions
-from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import t_interval
 from training.corpus import draw_rule, few_shot
 
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--documents", type=int, default=100)
     parser.add_argument("--batch_size", type=int, default=8)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/fast_decoding.md")
+    parser.add_argument("--write", action="store_true", help="write the table beside this file")
     arguments = parser.parse_args()
     model = {"pretrained": arguments.pretrained} if arguments.pretrained else {}
     lm = MDLM(**model, device=arguments.device, batch_size=arguments.batch_size)
@@ -69,12 +69,13 @@ def main() -> None:
             one_a_step = answers if not settings else one_a_step
             accuracy = t_interval((answers == truth).double().mean(1).tolist()).scaled(100)
             passes = sum(completion.cost.forward_passes for completion in completions)
-            row = [name, ", ".join(f"`{option}={value}`" for option, value in settings.items())]
+            row = [name, ", ".join(f"{option}={value}" for option, value in settings.items())]
             row += [f"{accuracy.mean:.1f} ± {accuracy.half_width or 0:.1f}", f"{answers.numel() / passes:.2f}"]
             rows.append([*row, f"{(answers == one_a_step).double().mean() * 100:.1f}"])
             print(" | ".join(rows[-1]), flush=True)
     if arguments.write:
-        replace_table(PAGE, "samplers", markdown_table(HEADER, rows))
+        with Path(__file__).with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([HEADER, *rows])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,18 @@
-"""Converts AntiBERTy, asks it, and writes the record of the study: README.md has the plan and all commands.
+"""Converts AntiBERTy, asks it, and writes the record of the study, whose plan is in README.md.
 
-    python studies/antiberty/study.py prepare WHEEL FASTA
+    git clone https://github.com/Merck/BioPhi-2021-publication
+    pip download --no-deps antiberty==0.1.3
+    python3 -m venv reference
+    reference/bin/pip install torch transformers==4.49.0 safetensors antiberty==0.1.3
+    export OMP_NUM_THREADS=1
+    python studies/antiberty/study.py prepare antiberty-0.1.3-py3-none-any.whl \\
+        BioPhi-2021-publication/data/tasks/humab_25_pairs/pairs/parental.fa
+    reference/bin/python studies/antiberty/theirs.py
+    mdlm-check antiberty/checkpoint --modeling studies/antiberty/theirs.py:Network \\
+        --reference_python reference/bin/python --task antibody_residue \\
+        --include_path studies/antiberty/tasks --output_path antiberty/check.json
+    mdlm-sweep --config studies/antiberty/residues.yaml --log_samples --output_path antiberty/results
+    mdlm-sweep --config studies/antiberty/loops.yaml --log_samples --output_path antiberty/results
     python studies/antiberty/study.py ask
     python studies/antiberty/study.py record
     python studies/antiberty/study.py table
