@@ -11,17 +11,12 @@ from mdlm_lm_eval.families import Family, register_family, tokenizer_of_file
 from mdlm_lm_eval.families.config_mapping import plain_rotary, require
 from mdlm_lm_eval.options import OptionError
 
-# Settings of the modelling code that no published checkpoint uses, with the values that make it a Llama.
+# Settings of the modelling code, with the values that make it a Llama. Others must be off.
 LLAMA_SETTINGS: dict[str, tuple[object, ...]] = {
-    "alibi": (False,),
     "rope": (True,),
-    "attention_layer_norm": (False,),
     "block_type": ("llama",),
     "layer_norm_type": ("rms",),
     "layer_norm_with_affine": (True,),
-    "bias_for_layer_norm": (False, None),
-    "input_emb_norm": (False,),
-    "scale_logits": (False,),
     "activation_type": ("silu",),
     "block_group_size": (1,),
 }

@@ -23,7 +23,6 @@ SETTINGS: dict[str, tuple[object, ...]] = {
     "use_qk_norm": (True,),
     "use_rope": (True,),
     "mlp_type": ("swiglu",),
-    "use_bias": (False,),
     "use_epsilon_correction": (True,),
 }
 # Keys that are mapped below, and those of the concept heads, of steering and of precision.
