@@ -14,7 +14,6 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mdlm_lm_eval.families import Family, blocks, register_family
 from mdlm_lm_eval.families.config_mapping import plain_rotary, require
-from mdlm_lm_eval.options import OptionError
 
 # Settings of the published code, with the values that make it an EXAONE 4 whose concept heads change nothing.
 SETTINGS: dict[str, tuple[object, ...]] = {
@@ -65,11 +64,9 @@ class SteerlingTokenizer:
 
     @staticmethod
     def from_pretrained(pretrained: str, **source: Any) -> PreTrainedTokenizerFast:
-        """The tokenizer with the special tokens of the checkpoint's settings. Raises OptionError without tiktoken."""
-        try:
-            import tiktoken
-        except ImportError as error:
-            raise OptionError(f"pretrained={pretrained}: its tokenizer is tiktoken's; pip install tiktoken") from error
+        """The tokenizer with the special tokens of the checkpoint's settings."""
+        import tiktoken  # no dependency of the package, as other families do without
+
         settings, encoding = get_tokenizer_config(pretrained, **source), tiktoken.get_encoding("cl100k_base")
         names = {number: name for name, number in encoding._special_tokens.items()}
         names |= {settings[key]: name for key, name in SPECIAL_TOKENS.items() if key in settings}
