@@ -51,20 +51,15 @@ def test_recipe_and_flags(tmp_path: Path) -> None:
     assert read_arguments([f"--config={tmp_path / 'again.yaml'}"]).settings == run.settings
 
 
+LABELS = {"llada-sft": "SFT (LLaDA)", "sft": "SFT", "ce": "MA (CE only)", "ce-tv": "MA (CE + TV)"}
+
+
 def test_all_recipes_parse() -> None:
     for name in sorted(path.stem for path in RECIPES.glob("*.yaml")):
         run = read_arguments([f"--config={name}"])
         assert run.recipe.apply_chat_template == ("instruct" in name), name
         assert run.recipe.output_dir == f"out/{name}"
-        label = (
-            "SFT (LLaDA)"
-            if name.endswith("llada-sft")
-            else "SFT"
-            if name.endswith("sft")
-            else "MA (CE only)"
-            if name.endswith("ce")
-            else "MA (CE + TV)"
-        )
+        label = next(label for end, label in LABELS.items() if name.endswith(end))
         assert run.objective.label == label
 
 

@@ -87,21 +87,14 @@ def random_views() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def transcribed(logits_1: Tensor, logits_2: Tensor, targets: Tensor) -> tuple[float, float]:
-    """L_CE and L_TV by the paper's sums, in Python floats."""
-
-    def softmax(row: list[float]) -> list[float]:
-        weights = [math.exp(x) for x in row]
-        return [w / sum(weights) for w in weights]
-
+    """L_CE and L_TV by the paper's sums, example by example."""
     ce = tv = 0.0
     for b, p in enumerate(RATIO.tolist()):
-        positions = [j for j, owner in enumerate(OWNER.tolist()) if owner == b]
-        views = [[softmax(logits[j].tolist()) for j in positions] for logits in (logits_1, logits_2)]
-        n_m = len(positions)
-        ce += sum(-math.log(view[k][int(targets[j])]) for view in views for k, j in enumerate(positions)) / (
-            2 * p * n_m
-        )
-        tv += p / n_m * sum(abs(x - y) for one, two in zip(*views, strict=True) for x, y in zip(one, two, strict=True))
+        own = b == OWNER
+        n_m, one, two = int(own.sum()), logits_1[own].softmax(-1), logits_2[own].softmax(-1)
+        at_targets = [float(view[k, token]) for view in (one, two) for k, token in enumerate(targets[own].tolist())]
+        ce -= sum(map(math.log, at_targets)) / (2 * p * n_m)
+        tv += p / n_m * float((one - two).abs().sum())
     return ce / len(RATIO), tv / len(RATIO)
 
 
