@@ -1,6 +1,5 @@
 """Masked LMs of transformers with [CLS] and [SEP], no BOS or EOS; and models whose code comes with their checkpoint."""
 
-import json
 import logging
 import shutil
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.provenance import in_words
 from tests.conftest import choice, edit_json, generation, rolling, tiny_model
+from tests.support.local_tasks import local_task
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(40)))
 SHAPE = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -172,22 +172,12 @@ def test_a_mask_tokens_string_in_a_prompt_is_named(bert_folder: Path, caplog: py
     assert said == [f"1 of 2 prompts {hint}", f"1 of 1 prompts {hint}"]
 
 
-def test_a_task_of_the_users_is_analysed(bert_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    documents = [{"text": f"w1 <|mask|> w{n} W", "answer": f"w{n + 1}"} for n in range(3)]
-    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, documents)))
-    (tmp_path / "own.yaml").write_text(
-        f"""
-task: own
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {tmp_path}/own.jsonl}}}}
-test_split: test
-output_type: generate_until
-doc_to_text: "{{{{text}}}}"
-doc_to_target: "{{{{answer}}}}"
-generation_kwargs: {{infill: true, until: []}}
-metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
-"""
-    )
+def test_a_task_of_the_users_is_analysed(
+    bert_folder: Path, task_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    documents = [{"q": f"w1 <|mask|> w{n} W", "a": f"w{n + 1}"} for n in range(3)]
+    how = {"task": "own", "generation_kwargs": {"infill": True, "until": []}}
+    local_task(tmp_path, task_folder / "tiny_generate.yaml", {"test": documents}, name="own", **how)
     model = f"--model_args=pretrained={bert_folder}"
     asked = [model, "--tasks=own", f"--include_path={tmp_path}", "--limit=2", f"--output_path={tmp_path}"]
     with caplog.at_level(logging.WARNING):
@@ -198,7 +188,7 @@ metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}
     assert {row["n_masks"] for row in groups.rows} == {4}
     confidence = analyse(["confidence", *asked, "--n_masks=3"])
     for row, document in zip(confidence.rows, documents, strict=False):
-        ids = tokenizer.encode(document["text"].replace("<|mask|>", "[MASK]")) + [denoiser.mask_token_id] * 3
+        ids = tokenizer.encode(document["q"].replace("<|mask|>", "[MASK]")) + [denoiser.mask_token_id] * 3
         logits = denoiser.model(torch.tensor([ids])).logits[0, 2].detach()
         logits[denoiser.mask_token_id] = -torch.inf
         assert row["predicted"] == WORDS[logits.argmax()]

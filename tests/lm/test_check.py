@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from mdlm_lm_eval.check import authors, here
 from mdlm_lm_eval.check.__main__ import _parser, check, main
@@ -20,6 +19,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.in_words import check_in_words
 from tests.conftest import data, refused
 from tests.support.leaderboard_files import gsm8k_file, write
+from tests.support.local_tasks import local_task
 
 pytestmark = pytest.mark.slow
 
@@ -147,17 +147,13 @@ def test_the_noise_floor_compares_answers_of_a_task(
 
 @pytest.mark.usefixtures("without_tasks_of_lm_eval")
 def test_the_noise_floor_recovers_noise_that_is_added_to_logits(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of known size: the share of answers that it must flip is drawn from the logits without it."""
     n, size = 60, 0.5
-    documents = tmp_path / "many.jsonl"
-    documents.write_text("".join(json.dumps({"text": f"{k} {k * k} is", "answer": "x"}) + "\n" for k in range(n)))
-    dataset = {"data_files": {"test": str(documents)}, "cache_dir": str(tmp_path / "cache")}
-    config = {"task": "tiny_noise", "dataset_path": "json", "dataset_kwargs": dataset, "test_split": "test"}
-    config |= {"output_type": "generate_until", "doc_to_text": "{{text}}", "doc_to_target": "{{answer}}"}
-    config |= {"generation_kwargs": {"until": [], "max_gen_toks": 1}, "metric_list": [{"metric": "exact_match"}]}
-    (tmp_path / "tiny_noise.yaml").write_text(yaml.safe_dump(config))
+    documents = [{"q": f"{k} {k * k} is", "a": "x"} for k in range(n)]
+    how = {"task": "tiny_noise", "generation_kwargs": {"until": [], "max_gen_toks": 1}}
+    local_task(tmp_path, task_folder / "tiny_generate.yaml", {"test": documents}, name="tiny_noise", **how)
     subject = here.Subject.of(str(checkpoint), {"batch_size": 8}, 1)
     lm = MDLM(**subject.arguments)
     lm.denoiser, clean = copy.copy(lm.denoiser), []
