@@ -326,8 +326,8 @@ def _decoded(result: TaskResult, masks_inside: int = 0) -> Condition:
     options = result.options
     share, steps = options.get("mask_ratio"), options.get("steps", 1)
     asked = result.effective.get("asked_masks", (0, 0))[1] - masks_inside
-    taken = result.effective.get("steps", (1, 1))[1]
-    steps = int(taken if steps in (None, "auto") else steps)
+    if not isinstance(steps, int):  # automatic, or unknown of a server
+        steps = result.effective.get("steps", (1, 1))[1]
     return Condition(
         masks=asked if share is None else None,
         share=share,

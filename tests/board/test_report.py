@@ -14,7 +14,8 @@ from mdlm_leaderboard.report.content import judged, sections
 from mdlm_lm_eval.paper.answers import read_models
 from mdlm_lm_eval.paper.evidence import evidence_of
 from mdlm_lm_eval.paper.verdict import decide
-from tests.support.leaderboard_files import TASKS, result_file, suite_file, write
+from tests.board.test_strangers_files import VALUES, changed, leaves
+from tests.support.leaderboard_files import TASKS, result_file, served, suite_file, write
 from tests.support.pages import Page
 from tests.support.planted_model import cells, write_analysis, write_run
 
@@ -164,14 +165,6 @@ def test_an_analysis_is_of_the_model_with_its_weights_loading_and_prompts(tmp_pa
     assert {reason.split()[0] for reason in refused.values()} == {"is", "was"}
 
 
-def _leaves(content, place=()):
-    if not isinstance(content, dict | list) or not content:
-        yield place
-        return
-    for key, value in [*(content.items() if isinstance(content, dict) else enumerate(content))][:3]:
-        yield from _leaves(value, (*place, key))
-
-
 def test_no_value_of_a_strangers_plan_or_analysis_ends_a_report(tmp_path):
     """Each is used or named with a reason."""
     own = {"weights": "a" * 64, "task": "mdlm_context", "model_args": {}, "metadata": {}}
@@ -184,13 +177,9 @@ def test_no_value_of_a_strangers_plan_or_analysis_ends_a_report(tmp_path):
     for path in (*tmp_path.rglob("plan.json"), *tmp_path.rglob("looks.json"), *tmp_path.rglob("attribution_*.json")):
         good = path.read_text("utf-8")
         n_used = 0
-        for place in _leaves(json.loads(good)):
-            for value in (None, True, -1, 10**400, "a/b" * 99, ["a", {}], {"a": [1]}):
-                changed = inside = json.loads(good)
-                for key in place[:-1]:
-                    inside = inside[key]
-                inside[place[-1]] = value
-                path.write_text(json.dumps(changed), encoding="utf-8")
+        for place in leaves(json.loads(good)):
+            for value in (*VALUES, -1):
+                path.write_text(json.dumps(changed(json.loads(good), place, value)), encoding="utf-8")
                 models, refused = read_models(tmp_path)
                 judged(models)
                 assert sections(models) is not None
@@ -306,6 +295,12 @@ def test_the_papers_number_stands_beside_its_own_model_only(report):
     own, other = text.split("## organisation")[:2]
     assert "| 23 |" in own
     assert "23 to 27 (other models)" in other
+
+
+def test_a_server_that_states_no_steps_ends_no_report(tmp_path):
+    write(tmp_path, theirs=served(suite_file(n_masks=2)))
+    assert main(["report", str(tmp_path), "--output_path", str(tmp_path / "page")]) == 0
+    assert "settings unknown" in (tmp_path / "page/index.html").read_text("utf-8")
 
 
 def test_a_folder_without_answers_is_refused(tmp_path, capsys):
