@@ -389,19 +389,6 @@ def test_a_loss_is_told_apart_into_reading_and_the_end_of_text(tmp_path: Path) -
     assert shown == "answers   200 masks: 40.0% as decoded, 70.0% among letters, 50.0% EOS, entropy 0.50"
 
 
-def test_questions_of_one_set_vary_together_also_without_samples(tmp_path: Path) -> None:
-    """Of half of 20 sets all 16 tasks are right, of the others none: an interval of 20 answers, not of 320."""
-    letters, sets = "RW" * 10, " ".join(f"set_{n}" for n in range(20))
-    record = {"first_token": {"letters": letters, "sets": sets, "entropy": 0.5}}
-    found = {}
-    for name, recorded in (("told", record), ("untold", {})):
-        write(tmp_path / name, one=suite_file(accuracy=0.5, spread=0.0, limit=20, task_record=recorded))
-        (row,) = load(tmp_path / name, columns="all").query("is_group").itertuples()
-        found[name] = (row.low, row.high)
-    assert found["told"] == pytest.approx((0.28, 0.72), abs=0.02)
-    assert found["untold"] == pytest.approx((0.445, 0.555), abs=0.005)
-
-
 def test_names_leave_out_the_seed_if_each_adapter_has_one(tmp_path: Path) -> None:
     def names(**contents: Any) -> set[str]:
         (section,) = board(tmp_path, **contents).sections
@@ -612,13 +599,8 @@ def paired(folder: Path) -> Path:
     return folder
 
 
-def test_a_point_is_hollow_unless_paired_questions_tell_it_from_its_neighbour(tmp_path: Path) -> None:
+def test_differences_to_a_baseline_and_hollow_points_are_of_paired_questions(tmp_path: Path) -> None:
     """The intervals of 120 and 112 overlap by far; of their difference eight questions decide."""
-    (section,) = read_board(paired(tmp_path)).sections
-    assert marks(section) == {"steps=16": "on", "steps=8": "hollow", "steps=4": "hollow"}
-
-
-def test_differences_to_a_baseline_are_paired(tmp_path: Path) -> None:
     board = read_board(paired(tmp_path))
     shown = markdown(board, baseline="steps=16")
     for cell in ("| 60.0 (53.0 to 66.6) ◆ |", "| 56.0, -4.0 (-6.9 to -1.1) ◇ |", "| 55.0, -5.0 (-12.0 to +2.0) ◇ |"):

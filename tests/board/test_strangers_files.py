@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from mdlm_leaderboard.__main__ import main
 from mdlm_lm_eval.results import load
 from mdlm_lm_eval.results.recorded import Answered, Recorded
+from tests.board.conftest import Typed
 from tests.support.leaderboard_files import gsm8k_file, result_file, served, suite_file, write
 from tests.support.pages import Page
 
@@ -73,9 +74,7 @@ def changed(content: Any, place: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("content", FILES.values(), ids=FILES)
-def test_no_value_in_a_result_file_ends_a_command(
-    tmp_path: Path, content: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_value_in_a_result_file_ends_a_command(tmp_path: Path, content: dict[str, Any], typed: Typed) -> None:
     elsewhere = {*leaves(FIRST)} if content is not FIRST else set()  # places that the first file has, too
     places = [one for one in leaves(content) if one not in elsewhere or "settings" in one]
     changes = [(place, value) for place in places for value in VALUES]
@@ -84,15 +83,15 @@ def test_no_value_in_a_result_file_ends_a_command(
     with pytest.warns(UserWarning, match="is left out: it"):
         used = {*load(results)["file"]}
     assert "good.json" in used
-    assert main(["build", str(results), "--output", str(tmp_path / "site")]) == 0
-    refused = {line.split(": ")[1] for line in capsys.readouterr().err.splitlines() if line.startswith("not used: ")}
+    said = typed("build", results, "--output", tmp_path / "site").splitlines()
+    refused = {line.split(": ")[1] for line in said if line.startswith("not used: ")}
     page = json.loads((tmp_path / "site" / "leaderboard.json").read_text())
     assert used <= page["commands"].keys()
     assert {f"{name}.json" for name in mutants} - used <= refused, "what cannot be read is named"
     main(["validate", str(results)])
     for name in [*mutants][:: len(mutants) // 25]:  # these two read what the others read
         path = str(results / f"{name}.json")
-        assert main(["show", path]) == (f"{name}.json" not in used)
+        typed("show", path, code=f"{name}.json" not in used)
         assert main(["compare", str(results / "good.json"), path]) in (0, 1)
 
 
@@ -237,15 +236,13 @@ def test_every_text_of_a_result_is_shown_and_changes_no_page(
 
 @pytest.mark.parametrize("score", [-0.1, 1.1])
 def test_a_score_of_the_suite_outside_0_to_1_is_refused_by_all_commands(
-    tmp_path: Path, score: float, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, score: float, typed: Typed
 ) -> None:
     bad = write(tmp_path, bad=suite_file(n_masks=2, accuracy=score), good=suite_file(n_masks=200)) / "bad.json"
     words = "must be a number from 0 to 1"
-    for command in (["show"], ["validate"], ["compare", str(tmp_path / "good.json")]):
-        assert main([*command, str(bad)]) == 1
-        assert words in capsys.readouterr().err
-    assert main(["build", str(tmp_path), "--output", str(tmp_path / "site")]) == 0
-    assert words in capsys.readouterr().err
+    for command in (["show"], ["validate"], ["compare", tmp_path / "good.json"]):
+        assert words in typed(*command, bad, code=1)
+    assert words in typed("build", tmp_path, "--output", tmp_path / "site")
     with pytest.warns(UserWarning, match=words):
         assert set(load(tmp_path)["file"]) == {"good.json"}
 
@@ -270,23 +267,7 @@ KEPT = {
     "add_bos_token": True,
     "tokenized_requests": False,
 }
-HIDDEN = (
-    "hf_X",
-    "sk-proj-1",
-    "abc.d",
-    "12345678",
-    "pass1",
-    "query1",
-    "query2",
-    "hf_abc",
-    "somebody",
-    "auth1",
-    "list1",
-    "mine1",
-    "flag1",
-    "custom1",
-    "custom2",
-)
+HIDDEN = "hf_X sk-proj-1 abc.d 12345678 pass1 query1 query2 hf_abc somebody auth1 list1 mine1 flag1 custom1 custom2"
 
 
 def in_a_string(arguments: dict[str, Any]) -> str:
@@ -294,7 +275,7 @@ def in_a_string(arguments: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("recorded", [dict, in_a_string], ids=["mapping", "string"])
-def test_no_secret_gets_out(tmp_path: Path, recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_secret_gets_out(tmp_path: Path, recorded: Any, typed: Typed) -> None:
     contents = [gsm8k_file(0.5, model="hf"), gsm8k_file(0.6, passes=2, pretrained="org/other")]
     for content in contents:
         given = {"pretrained": content["config"]["model_args"]["pretrained"]} | SECRETS | KEPT
@@ -305,14 +286,15 @@ def test_no_secret_gets_out(tmp_path: Path, recorded: Any, capsys: pytest.Captur
     command = f"{words} {json.dumps(SECRETS)} --peft /home/somebody/a --tasks t"
     contents[1]["config"]["mdlm_sweep"] = {"command": f"{command} --model_args {in_a_string(SECRETS)},max_gen_toks=16"}
     results = write(tmp_path / "results", a=contents[0], b=contents[1])
-    assert main(["build", str(results), "--output", str(tmp_path / "site")]) == 0
-    for path in results.iterdir():
-        assert main(["show", str(path)]) == 0
-    main(["compare", *map(str, results.iterdir())])
+    said = [
+        typed("build", results, "--output", tmp_path / "site"),
+        *(typed("show", path) for path in results.iterdir()),
+    ]
+    said.append(typed("compare", *results.iterdir()))
     load(results).to_csv(tmp_path / "site" / "frame.csv")
     written = [path.read_text() for path in (tmp_path / "site").rglob("*") if path.suffix != ".png" and path.is_file()]
-    shown = "".join([*written, *capsys.readouterr()])
-    assert [word for word in HIDDEN if word in shown] == []
+    shown = "".join([*written, *said])
+    assert [word for word in HIDDEN.split() if word in shown] == []
     commands = json.loads((tmp_path / "site" / "leaderboard.json").read_text())["commands"]
     assert "(removed)" in commands["a.json"]
     assert "https://(removed)@host.org/v1/completions?(removed)" in commands["a.json"]
@@ -323,7 +305,7 @@ def test_no_secret_gets_out(tmp_path: Path, recorded: Any, capsys: pytest.Captur
         assert f'"{name}": {json.dumps(value)}' in commands["a.json"] or f"{name}={value}" in commands["a.json"]
 
 
-def test_no_value_in_a_file_of_samples_ends_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_value_in_a_file_of_samples_ends_a_command(tmp_path: Path, typed: Typed) -> None:
     sample = {"doc_id": 0, "doc_hash": "a", "filter": "strict", "filtered_resps": ["1"], "metrics": ["exact_match"]}
     sample |= {"doc": {"set": "largest_0"}, "exact_match": 1.0}
     name, results = "mdlm_rules_verb_largest", tmp_path / "results"
@@ -335,18 +317,17 @@ def test_no_value_in_a_file_of_samples_ends_a_command(tmp_path: Path, capsys: py
         main(["show", str(results / f"{n:03}")])
     good = write(results / "good", results_1=content) / "results_1.json"
     (good.parent / f"samples_{name}_1.jsonl").write_text("\x1f\x8b")
-    assert main(["compare", str(good), str(results / "000" / "results_1.json")]) == 1
-    assert main(["build", str(results), "--output", str(tmp_path / "site")]) == 0
-    assert "has samples that cannot be read" in capsys.readouterr().err
+    typed("compare", good, results / "000" / "results_1.json", code=1)
+    assert "has samples that cannot be read" in typed("build", results, "--output", tmp_path / "site")
     assert "mdlm_rules" in (tmp_path / "site" / "LEADERBOARD.md").read_text(), "the scores beside them are used"
 
 
-def test_names_that_no_file_can_have_are_scores_like_others(tmp_path: Path) -> None:
+def test_names_that_no_file_can_have_are_scores_like_others(tmp_path: Path, typed: Typed) -> None:
     metrics = {"org/t_mc": {"acc,none": 0.5}, "n" * 300: {"acc,none": 0.25}}
     write(tmp_path, a=result_file(metrics, model="hf"))
     assert set(load(tmp_path)["score"]) == {0.5, 0.25}
-    for command in (["show"], ["validate"], ["build", "--strict", "--output", str(tmp_path.parent / "site")]):
-        assert main([*command, str(tmp_path)]) == 0
+    for command in (["show"], ["validate"], ["build", "--strict", "--output", tmp_path.parent / "site"]):
+        typed(*command, tmp_path)
     content = suite_file(n_masks=2)
     content["group_subtasks"]["mdlm_context"].append("mdlm_context")
     write(tmp_path, b=content, c=content | {"group_subtasks": {"mdlm_context": ["missing"]}})
@@ -358,7 +339,7 @@ def test_names_that_no_file_can_have_are_scores_like_others(tmp_path: Path) -> N
 
 
 def test_what_is_no_readable_file_is_named_and_the_rest_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
     results = write(tmp_path / "results", good_1=gsm8k_file(0.5), deep=f'{{"config": {"[" * 101}{"]" * 101}}}')
     write(tmp_path, elsewhere=gsm8k_file(0.6))
@@ -374,9 +355,8 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_built(
     write(results / "more", good_2=gsm8k_file(0.6, pretrained="a"))
     (results / "more" / "samples_gsm8k_2.jsonl.gz").write_bytes(gzip.compress(b" " * 5000))
     monkeypatch.setattr("mdlm_lm_eval.results.samples._MOST_BYTES", 4096)
-    assert main(["build", str(results), "--output", str(results / "site"), "--samples"]) == 0
-    said = capsys.readouterr()
-    reasons = dict(line.removeprefix("not used: ").split(": ", 1) for line in said.err.splitlines())
+    built, *said = typed("build", results, "--output", results / "site", "--samples").splitlines()
+    reasons = dict(line.removeprefix("not used: ").split(": ", 1) for line in said)
     outside, irregular = "is a link to a file outside its folder", "is no regular file"
     bad = "has samples that cannot be read: '{}'"
     assert {name: reason.partition(" (E")[0] for name, reason in reasons.items()} == {
@@ -388,9 +368,9 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_built(
         "good_1.json": f"{bad.format('samples_gsm8k_1.jsonl')} ({irregular})",
         "more/good_2.json": f"{bad.format('samples_gsm8k_2.jsonl.gz')} (has more than 0 MiB)",
     }
-    assert said.out.startswith("2 rows")
-    assert main(["show", str(results / "pipe.json")]) == 1
-    assert main(["validate", str(results)]) == 1
+    assert built.startswith("2 rows")
+    typed("show", results / "pipe.json", code=1)
+    typed("validate", results, code=1)
 
 
 @pytest.mark.parametrize(
@@ -415,23 +395,21 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_built(
     ],
 )
 def test_a_note_that_is_no_sentence_about_a_model_is_refused(
-    tmp_path: Path, text: bytes | None, words: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, text: bytes | None, words: str, typed: Typed
 ) -> None:
     notes = write(tmp_path / "results", a=gsm8k_file(pretrained="a/b")) / "notes.yaml"
     if text is None:
         os.mkfifo(notes)
     else:
         notes.write_bytes(text)
-    with pytest.raises(SystemExit, match="2"):
-        main(["build", str(tmp_path / "results"), "--output", str(tmp_path / "site")])
-    said = capsys.readouterr().err
+    said = typed("build", tmp_path / "results", "--output", tmp_path / "site", code=2)
     assert said.startswith(f"mdlm-leaderboard: {notes}{words}")
     assert said.count("\n") == 1
 
 
-def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
+def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path, typed: Typed) -> None:
     write(tmp_path / "results", a=gsm8k_file(pretrained="=cmd|x"), b=gsm8k_file(pretrained="+1"))
-    assert main(["build", str(tmp_path / "results"), "--output", str(tmp_path / "site")]) == 0
+    typed("build", tmp_path / "results", "--output", tmp_path / "site")
     table = (tmp_path / "site" / "leaderboard.csv").read_text()
     assert ",'=cmd|x," in table
     assert ",'+1," in table
