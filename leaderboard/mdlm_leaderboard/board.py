@@ -10,7 +10,8 @@ import pandas as pd
 
 from mdlm_leaderboard.columns import COLUMNS, Column, point
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS
-from mdlm_leaderboard.ranking import at_most, ranked, with_speeds
+from mdlm_leaderboard.page.templates import sentences
+from mdlm_leaderboard.ranking import at_masks, ranked, with_speeds
 from mdlm_leaderboard.rows import Curve, Estimate, Row, board_rows, is_exact
 from mdlm_leaderboard.scores import Scores, Setting, Who
 from mdlm_leaderboard.wordings import Wordings, wordings_of
@@ -76,11 +77,6 @@ class Section:
         return experiment != "masks" or bool(row.seeds) or not {*row.curve("masks")} <= {NO_MASKS, *self.pair}
 
     @property
-    def is_ranked(self) -> bool:
-        """Whether any row has a score to rank by."""
-        return any(row.rank for row in self.rows)
-
-    @property
     def shows_ranks(self) -> bool:
         """Whether enough rows have a rank: of one or two, which were often chosen, it says nothing."""
         return sum(bool(row.rank) for row in self.rows) >= _FEWEST_RANKS
@@ -88,7 +84,7 @@ class Section:
     @cached_property
     def columns(self) -> list[Column]:
         """The columns in which any row has a value; of rows without a rank, a column for each of their points."""
-        if not self.is_ranked:
+        if not any(row.rank for row in self.rows):
             return [point(*one) for one in dict.fromkeys(one for row in self.rows for one in row.points)]
         few, most = map(BY_NAME["masks"].at, self.pair)
         counts = {"from_": self.pair[0], "few": few, "most": most}
@@ -241,9 +237,12 @@ def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[s
     words = without_shared([row.who.decoding for row in rows])
     shown = [_named(row, own, is_one=is_one) for row, own in zip(rows, words, strict=True)]
     common = listed(one for one in rows[0].who.decoding if one not in words[0])
-    section = Section(_title(setting), _why_apart(setting, main), setting, tuple(shown), common, pair)
+    title = ", ".join(sentences("title", setting=setting, standard=DEFAULT_SETTINGS))
+    facts = {"setting": setting, "main": main, "standard": DEFAULT_SETTINGS, "current": current_version()}
+    why_apart = "; ".join(sentences("apart", **facts))
+    section = Section(title, why_apart, setting, tuple(shown), common, pair)
     if setting.asks:
-        return replace(section, rows=ranked(shown, lambda row: at_most(row, pair)))
+        return replace(section, rows=ranked(shown, lambda row: at_masks(row, pair[1])))
     by = section.ranked_by
     return replace(
         section, rows=ranked(with_speeds(section.rows, section.benchmark_names), lambda row: row.benchmarks.get(by))
@@ -287,50 +286,3 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
         setting.group,
         setting.at_own_lengths,
     )
-
-
-_GROUPS = {
-    "mdlm_parallel": "Filled in parallel (mdlm_parallel)",
-    "mdlm_infill": "Filled in the middle (mdlm_infill)",
-    "mdlm_planning": "Planning (mdlm_planning)",
-}
-
-
-def _title(setting: Setting) -> str:
-    limit = [f"--limit {setting.limit:g}"] if setting.limit is not None else []
-    limit += [f"served by {setting.served_by}"] if setting.served_by else []
-    limit += ["with longer continuations"] if setting.at_own_lengths else []
-    if not setting.asks:
-        return ", ".join([_GROUPS.get(setting.group, "Benchmarks"), *limit])
-    examples = f"{setting.fewshot_relevant} relevant and {setting.fewshot_distractors} distractor examples"
-    seed = [] if setting.fewshot_seed == DEFAULT_SETTINGS["fewshot_seed"] else [f"seed {setting.fewshot_seed}"]
-    wording = [f"template {setting.fewshot_template}"] if setting.fewshot_template else []
-    wording += [] if setting.fewshot_labels == "true" else [f"{setting.fewshot_labels} labels"]
-    wording += ["chat template"] if setting.chat_template else []
-    return ", ".join([f"Few-shot suite {setting.suite_version} ({setting.asks})", examples, *seed, *wording, *limit])
-
-
-_MEANING = {
-    "wrong": ": a model that reads the labels scores near 0",
-    "hidden": ": the rule cannot be known, so 33.3 is expected",
-}
-
-
-def _why_apart(setting: Setting, main: Setting) -> str:
-    """The reasons why a setting shares no table with the main one, or with full results of the standard setting."""
-    reasons = [f"decoded by a server ({setting.served_by})"] if setting.served_by else []
-    reasons += [f"--limit {setting.limit:g} leaves out questions"] if setting.limit is not None else []
-    reasons += ["n_masks were too few for some continuations"] if setting.at_own_lengths else []
-    if setting.asks:
-        if setting.suite_version != current_version():
-            reasons.append(f"suite version {setting.suite_version} asks other questions than {current_version()}")
-        if setting.suite_version == main.suite_version and setting.suite_hash != main.suite_hash:
-            hashes = [(one.suite_hash or "unknown")[:12] for one in (setting, main)]
-            reasons.append("the files of the suite (hash {}) differ from those of the main table ({})".format(*hashes))
-        for name, standard in DEFAULT_SETTINGS.items():
-            if getattr(setting, name) != standard:
-                value = getattr(setting, name)
-                reasons.append(f"{name}={value} instead of the standard {standard!r}{_MEANING.get(value, '')}")
-        if setting.chat_template and not main.chat_template:
-            reasons.append("prompts follow the models' chat templates")
-    return "; ".join(reasons)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from mdlm_leaderboard.experiments import BY_NAME, Series
-from mdlm_leaderboard.ranking import at_most
+from mdlm_leaderboard.ranking import at_masks
 from mdlm_leaderboard.rows import Curve, Row
 from mdlm_lm_eval.results.statistics import Interval, Score, difference
 
@@ -54,7 +54,7 @@ def point(experiment: str, series: Series, x: Any) -> Column:
 
 
 def _at(n: int, row: Row) -> Interval | None:
-    estimate = at_most(row, (n, n))
+    estimate = at_masks(row, n)
     return estimate.interval if estimate else None
 
 

@@ -186,7 +186,7 @@ def _words(file: ResultFile, result: TaskResult) -> list[str]:
         "shots": result.shots,
         "chat template": file.chat_template,
         "model": file.model_kind,
-        "prompts cut off": result.truncated_prompts,
+        "prompts cut off": result.counts["truncated_prompts"],
     }
     options = {name: value for name, value in sorted(result.options.items()) if name != "early_exit"}
     words = [str(one) for one in deviations_of(file, result) if one.name not in result.options]

@@ -3,6 +3,7 @@
 from mdlm_leaderboard.board import Section
 from mdlm_leaderboard.columns import first_token_share, loss
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE
+from mdlm_leaderboard.page.templates import sentences
 from mdlm_leaderboard.rows import Estimate, Row, is_exact
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.names import BUILT_IN
@@ -11,7 +12,6 @@ from mdlm_lm_eval.results.statistics import Interval, difference
 
 _ONE_STEP = ("1", AUTOREGRESSIVE)
 _MOST_LINES = 7  # in the figure of masks
-_NAMED_ADAPTERS = 2
 
 
 def short_name(model: str) -> str:
@@ -40,63 +40,25 @@ def mask_lines(section: Section) -> list[Row]:
 
 def masks_finding(section: Section) -> str:
     """The loss to masks, before and after fine-tuning, in sentences; "" if no row has two mask counts."""
-    lines = mask_lines(section)
-    if not lines:
-        return ""
-    few, most = section.pair
-    before, *others = lines
-    if others and not others[0].who.adapter:
-        least, *_, worst = sorted(lines, key=lambda row: loss_of(row, section).mean)
-        mild, strong = (short_name(row.who.model) for row in (least, worst))
-        low, high = (" least:", " most:") if len(lines) > 2 else ("", "")
-        both = f"cost {mild}{low} {_cost(least, section)} points of accuracy; they cost {strong}{high}"
-        finding = f"Appended masks (from {few} to {most}) {both} {_cost(worst, section)}{_ended(worst, most)}."
-        return finding + _over_rules([least, worst], section)
-    name = "the built-in model" if before.who.model == BUILT_IN else short_name(before.who.model)
-    sentence = f"Appended masks cost {name} {_cost(before, section)} points of accuracy (from {few} to {most} masks)."
-    if not others:
-        return sentence + _over_rules([before], section)
-    at_most = f"At {most} masks it is right in {_most(before, section)}{_ended(before, most)}."
-    return f"{sentence} {at_most} {_after_fine_tuning(others, section)}"
-
-
-def _after_fine_tuning(tuned: list[Row], section: Section) -> str:
-    """The accuracies of a model's adapters with the most masks: each of a few, of more the worst and the best."""
-    if len(tuned) <= _NAMED_ADAPTERS:
-        each = []
-        for row in tuned:
-            seeds = f"median of {len(row.seeds)} seeds" if row.seeds else "one seed"
-            each.append(f"{_most(row, section)} with {row.who.recipe} ({seeds})")
-        return f"After fine-tuning, it is right in {' and '.join(each)}."
-    worst, *_, best = sorted(tuned, key=lambda row: row.curve("masks")[section.pair[1]].mean)
-    return f"After {len(tuned)} fine-tunings, it is right in {_most(worst, section)} to {_most(best, section)}."
-
-
-def _over_rules(rows: list[Row], section: Section) -> str:
-    """The intervals of the losses for other word rules, in a sentence; "" if they are not known of every row."""
-    ends = []
-    for row in rows:
-        few, most = (row.curve("masks")[n].over_rules for n in section.pair)
-        if few is None or most is None:
-            return ""
-        found = difference(most, few).scaled(100)
-        ends.append(f"{found.low:.1f} to {found.high:.1f}")
-    lead = "interval of this loss is" if len(ends) == 1 else "intervals of these losses are"
-    return f" Over other word rules, the 95% {lead} {' and '.join(ends)} points."
-
-
-def _ended(row: Row, most: int) -> str:
-    """How many answers with `most` masks begin with EOS, if it is the majority."""
-    eos = first_token_share(row, most, "eos")
-    return (
-        f"; {100 * eos.mean:.1f}% of its answers begin with EOS, which counts as wrong"
-        if eos and eos.mean > 0.5
-        else ""
+    pair, lines = section.pair, mask_lines(section)
+    plain = sorted((row for row in lines if not row.who.adapter), key=lambda row: loss_of(row, section).mean)
+    tuned = [row for row in lines if row.who.adapter]
+    named = [plain[0], plain[-1]] if len(plain) > 1 else plain
+    scores = [[row.curve("masks")[n].over_rules for n in pair] for row in named]
+    over_rules = [difference(most, few).scaled(100) for few, most in scores if few and most]
+    return " ".join(
+        sentences(
+            "masks",
+            pair=pair,
+            plain=plain,
+            tuned=tuned,
+            accuracies=sorted(row.curve("masks")[pair[1]].mean for row in tuned),
+            over_rules=over_rules if len(over_rules) == len(named) else [],
+            loss=loss,
+            share=first_token_share,
+            built_in=BUILT_IN,
+        )
     )
-
-
-def _cost(row: Row, section: Section) -> str:
-    return loss_of(row, section).with_significance
 
 
 def loss_of(row: Row, section: Section) -> Interval:
@@ -104,10 +66,6 @@ def loss_of(row: Row, section: Section) -> Interval:
     found = loss(row, section.pair)
     assert found
     return found
-
-
-def _most(row: Row, section: Section) -> str:
-    return f"{100 * row.curve('masks')[section.pair[1]].mean:.1f}%"
 
 
 def speed_findings(section: Section, name: str) -> list[str]:
@@ -134,10 +92,9 @@ def _gain(slow: Row, best: Estimate, fast: Row, other: Estimate) -> list[str]:
         return []
     found = difference(*sorted((best.score, other.score), key=lambda score: score.mean)).scaled(100)
     by = "" if other.speed_by in TIMES else f" by {COSTS[other.speed_by]}"
-    before, now = (one.costs["tokens_per_second"] for one in (best, other))
-    clock = (
-        f" ({now / before:.1f} times by the clock)" if before and now and by and best.machine == other.machine else ""
-    )
+    before, now = (one.costs["tokens_per_second"] or 0.0 for one in (best, other))
+    is_timed = before and now and by and best.machine == other.machine
+    clock = f" ({now / before:.1f} times by the clock)" if is_timed else ""
     gain = f"{fast.label} is {other.speed / best.speed:.1f} times faster{by}{clock}"
     how = "worse" if best.mean > other.mean else "better"
     than = slow.label if slow.settings or slow.shown else "the defaults"

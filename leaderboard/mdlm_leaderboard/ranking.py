@@ -19,10 +19,10 @@ QUALITIES = (90, 95)  # percent, of ParallelBench
 _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 
 
-def at_most(row: Row, pair: tuple[int, int]) -> Estimate | None:
-    """The estimate by which a row of the suite is ranked; None if it has none."""
+def at_masks(row: Row, n: int) -> Estimate | None:
+    """The accuracy of a row of the suite with `n` masks, or of a model without masks; None if it has none."""
     curve = row.curve("masks")
-    return curve.get(pair[1], curve.get(NO_MASKS))
+    return curve.get(n, curve.get(NO_MASKS))
 
 
 def ranked(rows: Iterable[Row], at: Callable[[Row], Estimate | None]) -> tuple[Row, ...]:

@@ -176,9 +176,10 @@ def _used_of_suite(file: ResultFile, refused: list[tuple[str, str]]) -> dict[str
         how = "; settings must state n_masks" if file.server else ""
         refused.append((file.path, f"states no mask count for its few-shot tasks (--model {file.model_kind}{how})"))
         suites = {}
-    cut = [name for name in suites if file.tasks[name].truncated_prompts]
+    cut = [name for name in suites if file.tasks[name].counts["truncated_prompts"]]
     if cut:
-        of_first = f"{file.tasks[cut[0]].truncated_prompts} of {file.tasks[cut[0]].n_questions} of {cut[0]}"
+        first = file.tasks[cut[0]]
+        of_first = f"{first.counts['truncated_prompts']} of {first.n_questions} of {first.name}"
         what = f"prompts that do not fit into the model's context lost their first examples ({of_first})"
         refused.append((file.path, f"{what}, in {len(cut)} few-shot tasks, which are left out; ask for fewer masks"))
     used = {name: task for name, task in suites.items() if name not in cut}
@@ -236,8 +237,8 @@ def _suite_lines(file: ResultFile, row: Mapping[str, Any], task: SuiteTask) -> I
 
 def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
     """The row of a score of the suite. With one step, it has no `unmasking`: there is no order to choose."""
-    who, without = who_of(file), MASKS | {"steps", "steps_per_block", "unmasking"}
-    other = [one for one in deviations_of(file, result, without=without) if one.name != CHAT_TEMPLATE]
+    who, without = who_of(file), MASKS | {"steps", "steps_per_block", "unmasking", CHAT_TEMPLATE}
+    other = [one for one in deviations_of(file, result) if one.name not in without]
     if not file.mdlm:
         return replace(who, steps=AUTOREGRESSIVE, other=tuple(other))
     options, masks = result.options, result.effective["masks"][1]
@@ -287,13 +288,12 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
         prompts.append("examples in one turn")
     metric = row["metric"].removesuffix(",none")
     short = result.name.removeprefix(f"{group}_").removeprefix("mdlm_") if group else result.name
-    at_once = result.endings.get("at_once", 0) if result.has_several_tokens else 0
     counts = {
-        "prompts cut off": result.truncated_prompts,
-        "unfinished": result.endings.get("unfinished_thinking", 0),
-        "end at once": at_once,
+        "prompts cut off": result.counts["truncated_prompts"],
+        "unfinished": result.counts["unfinished_thinking"],
+        "end at once": result.counts["at_once"] * result.has_several_tokens,
     }
-    is_longer = result.longer_continuations > 0
+    is_longer = result.counts["longer_continuations"] > 0
     yield _line(
         file,
         row,
@@ -364,8 +364,8 @@ def command_of(file: ResultFile) -> str:
         "gen_kwargs": file.gen_kwargs,
     }
     if first.suite:
-        given = {name: first.metadata.get(name, standard) for name, standard in DEFAULT_SETTINGS.items()}
-        flags["metadata"] = [f"{name}={value}" for name, value in given.items() if value != DEFAULT_SETTINGS[name]]
+        given = [(name, first.metadata[name]) for name in DEFAULT_SETTINGS if name in first.metadata]
+        flags["metadata"] = [f"{name}={value}" for name, value in given if value != DEFAULT_SETTINGS[name]]
     elif len({task.shots for task in file.tasks.values()}) == 1:
         flags["num_fewshot"] = first.shots
     flags |= {"limit": file.limit, "batch_size": file.config.get("batch_size")}

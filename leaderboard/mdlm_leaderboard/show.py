@@ -1,5 +1,6 @@
 """`mdlm-leaderboard show`: one result in a few lines."""
 
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -61,7 +62,7 @@ def _endings(file: ResultFile) -> list[str]:
         for result in file.top
         if result.has_several_tokens
         for name, how in (("at_once", "at once"), ("unfinished_thinking", "before thinking does"))
-        if (n := result.endings.get(name, 0))
+        if (n := result.counts[name])
     ]
 
 
@@ -71,11 +72,11 @@ def _settings(file: ResultFile) -> str:
     unknown = [name for name, value in first.options.items() if value == UNKNOWN]
     telling = [name for name in unknown if len(unknown) <= _MOST or name in _TELLING]
     cache = None if first.cache == UNKNOWN else first.cache
-    closed = {"endings": {"thinking_closed": sum(one.endings.get("thinking_closed", 0) for one in file.tasks.values())}}
-    words = settings_in_words([{**first.effective, "cache": cache, **closed}], file.chat_template)
+    counts = sum((task.counts for task in file.tasks.values()), Counter[str]())
+    words = settings_in_words([{**first.effective, "cache": cache, "endings": counts}], file.chat_template)
     said = {"n_masks", "steps", "cache", CHAT_TEMPLATE} | {"block_length"} & first.effective.keys()
     words += [str(one) for one in deviations_of(file, first) if one.name not in said]
-    if cut := sum(task.truncated_prompts for task in file.tasks.values()):
+    if cut := counts["truncated_prompts"]:
         words.append(f"{cut} prompts cut off")
     words[:0] = [f"served by {file.served_by}"] if file.server else []
     more = f" and {len(unknown) - len(telling)} more" if len(telling) < len(unknown) else ""

@@ -188,7 +188,7 @@ def read_models(folder: Path) -> tuple[list[Model], dict[str, str]]:
     beside: list[ResultFile] = []
     for file in files:
         suites = {name: result.suite for name, result in file.tasks.items() if result.suite}
-        if cut := [result.name for result in file.tasks.values() if result.truncated_prompts]:
+        if cut := [result.name for result in file.tasks.values() if result.counts["truncated_prompts"]]:
             refused[file.path] = f"lost examples of prompts that do not fit into the model's context ({cut[0]})"
         elif suites:
             model = _model(models, file, file.tasks[next(iter(suites))])
@@ -290,7 +290,7 @@ def _name(models: Iterable[Model]) -> None:
 def _who(file: ResultFile, result: TaskResult) -> tuple[Any, ...]:
     """Name, adapter, digests of both, and setting of the model that made a file."""
     record = file.mdlm or _settings_of_cell(file.config)
-    setting = tuple(map(str, deviations_of(file, result, without=_IN_CONDITION)))
+    setting = tuple(str(one) for one in deviations_of(file, result) if one.name not in _IN_CONDITION)
     return file.model, file.adapter or "", record.get("weights"), record.get("adapter_weights"), setting
 
 

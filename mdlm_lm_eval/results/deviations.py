@@ -1,6 +1,6 @@
 """The settings of a run that differ from their defaults, as fields. `str` puts one into words."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,13 +50,13 @@ def listed(deviations: Iterable[Deviation]) -> str:
     return ", ".join(map(str, deviations))
 
 
-def deviations_of(file: ResultFile, result: TaskResult, *, without: Collection[str] = ()) -> list[Deviation]:
+def deviations_of(file: ResultFile, result: TaskResult) -> list[Deviation]:
     """The settings of a task's run that differ from the defaults: options, loading, chat template.
 
-    `without` are options that are left out. Options that this version does not know are named, too.
+    Options that this version does not know are named, too.
     """
     revision = (file.mdlm or file.model_args).get("revision")
-    found = [*_of_options(file, result, without), *_of_task(result), *_drawn(file, result)]
+    found = [*_of_options(file, result), *_of_task(result), *_drawn(file, result)]
     found += [] if revision in (None, "", "main") else [Deviation("revision", revision)]
     found += [Deviation("dtype", file.dtype, said=file.dtype)] if file.dtype else []
     in_columns = {*defaults_of(DecodingOptions), *defaults_of(LikelihoodOptions), *silent_names(), OLD_SAMPLER}
@@ -79,9 +79,9 @@ def _with_origin(file: ResultFile, one: Deviation) -> Deviation:
     return one
 
 
-def _of_options(file: ResultFile, result: TaskResult, without: Collection[str]) -> Iterator[Deviation]:
+def _of_options(file: ResultFile, result: TaskResult) -> Iterator[Deviation]:
     """The options in effect, in the same order for files of every version; and how many are unknown."""
-    options, drop = dict(result.options), {*without, *silent_names(), "seed"}
+    options, drop = dict(result.options), {*silent_names(), "seed"}
     if result.config.get("output_type") == "generate_until":
         defaults = defaults_of(DecodingOptions)
         # The default of a block-diffusion model is its own block length.
@@ -103,7 +103,7 @@ def _of_options(file: ResultFile, result: TaskResult, without: Collection[str]) 
 
 
 def _of_task(result: TaskResult) -> Iterator[Deviation]:
-    if n := result.longer_continuations:
+    if n := result.counts["longer_continuations"]:
         yield Deviation("longer_continuations", str(n), said=longer_in_words(n))
     if result.repeats > 1:
         yield Deviation("repeats", str(result.repeats))

@@ -30,6 +30,7 @@ OTHER_FILES = frozenset(
     f"{name}.json" for name in ("plan", "looks", "report", "attribution_groups", "attribution_examples", "confidence")
 )
 _NORMAL_95 = 1.96
+_COUNTS = ("truncated_prompts", "longer_continuations")
 # The parts of a result file whose keys are names of tasks and groups.
 _BY_TASK = ("results", "groups", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
 
@@ -39,18 +40,18 @@ class TaskResult:
     """The results of one task or group. Metrics have lm-eval's names, `metric,filter`.
 
     config: the task's own settings.
-    truncated_prompts: the number of prompts that did not fit into the model's context and lost their beginning.
 
     Only `--model mdlm` records the following:
 
     options: the decoding or likelihood options in effect.
-    longer_continuations: the number of continuations that were longer than `n_masks` and scored at their own lengths.
     effective: the smallest and the largest value of each of `Ranges`, such as steps -> (1, 1).
     cache: the cache in effect (in older files the option).
     cost: what the answers took.
     audit: the findings of `cache_audit`.
     first_token: the record of the likeliest first tokens (`FirstTokens`).
-    endings: the number of answers that ended in each way.
+    counts: the number of answers that ended in each way; of `truncated_prompts`, which did not fit into the model's
+        context and lost their beginning; of `longer_continuations`, which were longer than `n_masks` and were scored at
+        their own lengths.
     """
 
     name: str
@@ -68,10 +69,8 @@ class TaskResult:
     cache: str | None
     cost: Mapping[str, float]
     audit: Mapping[str, Any]
-    truncated_prompts: int
-    longer_continuations: int
     first_token: Mapping[str, Any]
-    endings: Mapping[str, int]
+    counts: Counter[str]
 
     @cached_property
     def suite(self) -> SuiteTask | None:
@@ -313,10 +312,8 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
         cache=recorded.get("cache", options.get("cache")),
         cost={"requests": recorded.get("requests", 0), **recorded.get("cost", {})},
         audit=recorded.get("audit") or {},
-        truncated_prompts=recorded.get("truncated_prompts", 0),
-        longer_continuations=recorded.get("longer_continuations", 0),
         first_token=recorded.get("first_token") or {},
-        endings=recorded.get("endings", {}),
+        counts=Counter({**recorded.get("endings", {}), **{key: recorded.get(key, 0) for key in _COUNTS}}),
         **metrics,
     )
 
@@ -344,9 +341,7 @@ def _group(
         },
         audit={},
         first_token={},
-        endings=sum((Counter(task.endings) for task in members), Counter[str]()),
-        truncated_prompts=sum(task.truncated_prompts for task in members),
-        longer_continuations=sum(task.longer_continuations for task in members),
+        counts=sum((task.counts for task in members), Counter[str]()),
         **_metrics(content["groups"][name], first.higher_is_better),
     )
 

@@ -100,17 +100,15 @@ def read_answers(file: ResultFile, unread: list[str] | None = None, cluster: str
     out. If samples cannot be read, `unread` gets a sentence about them.
     """
     found: dict[str, Mapping[str, Mapping[Question, float]]] = {}
-    paths = samples_paths(file.place, file.tasks)
-    for name, path in paths.items():
+    for name, path in samples_paths(file.place, file.tasks).items():
+        task = file.tasks[name]
         try:
-            by_metric = read_scores(
-                path, cluster or file.tasks[name].cluster, of_suite=file.tasks[name].suite is not None
-            )
+            by_metric = read_scores(path, cluster or task.cluster, of_suite=task.suite is not None)
         except UnusableFile as error:
             if unread is not None:
                 unread.append(str(error))
-            continue
-        found[name] = {metric: dict(sorted(scores.items())) for metric, scores in by_metric.items()}
+        else:
+            found[name] = {metric: dict(sorted(scores.items())) for metric, scores in by_metric.items()}
     return found
 
 

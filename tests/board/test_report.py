@@ -273,14 +273,14 @@ def test_experiments_on_other_tasks_are_drawn(report):
     assert {x: round(one["mean"]) for x, one in points[0]["points"].items()} == {"1": 50, "200": 50}
 
 
-def test_an_autoregressive_model_is_a_reference(tmp_path, capsys):
+def test_an_autoregressive_model_is_a_reference(tmp_path, typed):
     write_run(tmp_path / "results/ours", _steady, n=9, pretrained="organisation/ours")
     given = {"model": "hf", "pretrained": "organisation/theirs", "accuracy": 0.5, "limit": 9}
     cells = {f"d{n}": suite_file(distractors=n, **given) for n in (0, 40)}
     cells |= {f"p{n}": suite_file(variant=f"_pos{n}", **given) for n in (0, 40)}
     write(tmp_path / "results/theirs", **cells)
-    assert main(["report", str(tmp_path / "results"), "--output_path", str(tmp_path / "page")]) == 0
-    assert "organisation/theirs: It is autoregressive" in capsys.readouterr().out
+    said = typed("report", tmp_path / "results", "--output_path", tmp_path / "page")
+    assert "organisation/theirs: It is autoregressive" in said
     found = json.loads((tmp_path / "page/report.json").read_text("utf-8"))["experiments"]
     curves = {name: found[name]["curves"].get("organisation/theirs") for name in ("e04", "e05", "e06", "e08")}
     points = {
@@ -297,28 +297,26 @@ def test_the_papers_number_stands_beside_its_own_model_only(report):
     assert "23 to 27 (other models)" in other
 
 
-def test_a_server_that_states_no_steps_ends_no_report(tmp_path):
+def test_a_server_that_states_no_steps_ends_no_report(tmp_path, typed):
     write(tmp_path, theirs=served(suite_file(n_masks=2)))
-    assert main(["report", str(tmp_path), "--output_path", str(tmp_path / "page")]) == 0
-    assert "settings unknown" in (tmp_path / "page/index.html").read_text("utf-8")
+    assert "No claim was asked in full." in typed("report", tmp_path, "--output_path", tmp_path / "page")
 
 
-def test_a_folder_without_answers_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["report", str(tmp_path), "--output_path", str(tmp_path / "page")])
-    assert "holds no answers of all tasks" in capsys.readouterr().err
+def test_a_folder_without_answers_is_refused(tmp_path, typed):
+    said = typed("report", tmp_path, "--output_path", tmp_path / "page", code=2)
+    assert "holds no answers of all tasks" in said
 
 
-def test_a_context_too_short_for_the_examples_is_said_first(tmp_path, capsys):
+def test_a_context_too_short_for_the_examples_is_said_first(tmp_path, typed):
     write(tmp_path / "results/model/cell", results_cell=suite_file(n_masks=2, distractors=0, limit=9))
     why = "takes 559 tokens, but the model's context has 512"
     plan = {"cells": {"model/cell": {"questions": 9}}, "declared": {}, "left_out": {"model/other": why}}
     write(tmp_path / "results/model", plan=plan)
-    assert main(["report", str(tmp_path / "results"), "--output_path", str(tmp_path / "page")]) == 0
-    assert f"No claim was asked in full: the first cell that was left out {why}." in capsys.readouterr().out
+    said = typed("report", tmp_path / "results", "--output_path", tmp_path / "page")
+    assert f"No claim was asked in full: the first cell that was left out {why}." in said
 
 
-def test_a_plan_cuts_fuller_cells_and_unfinished_runs_are_counted(tmp_path, capsys):
+def test_a_plan_cuts_fuller_cells_and_unfinished_runs_are_counted(tmp_path, typed):
     """Cells of an older run count as the plan says, and reports before the end are counted."""
     folder = tmp_path / "results/model"
     write_run(folder, _steady, n=40)
@@ -330,7 +328,7 @@ def test_a_plan_cuts_fuller_cells_and_unfinished_runs_are_counted(tmp_path, caps
     }
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     for looks in (1, 2):
-        main(["report", str(tmp_path / "results"), "--output_path", str(tmp_path / "page")])
+        typed("report", tmp_path / "results", "--output_path", tmp_path / "page")
         (model,) = json.loads((tmp_path / "page/report.json").read_text("utf-8"))["models"]
         assert model["unfinished"].startswith(f"1 of {len(names) + 1} cells have no result yet.")
         assert model["unfinished"].endswith(f": {looks}.")
@@ -338,7 +336,7 @@ def test_a_plan_cuts_fuller_cells_and_unfinished_runs_are_counted(tmp_path, caps
     assert "its data set did not load" in (tmp_path / "page/index.html").read_text("utf-8")
     (folder / "cell-missing").mkdir()
     (folder / "cell-missing/results_cell.json").write_bytes((folder / "cell-0/results_cell.json").read_bytes())
-    main(["report", str(tmp_path / "results"), "--output_path", str(tmp_path / "page")])
+    said = typed("report", tmp_path / "results", "--output_path", tmp_path / "page")
     (model,) = json.loads((tmp_path / "page/report.json").read_text("utf-8"))["models"]
     assert model["unfinished"] == "Reports made before the end of the run: 2."
-    assert "not used" not in capsys.readouterr().err
+    assert "not used" not in said

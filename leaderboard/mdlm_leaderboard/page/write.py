@@ -1,28 +1,21 @@
 """Renders `index.html` from a board."""
 
-import base64
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from mdlm_leaderboard.board import Board, Section
 from mdlm_leaderboard.columns import change, first_token_share
 from mdlm_leaderboard.experiments import BY_NAME
+from mdlm_leaderboard.page.templates import render, render_markdown
 from mdlm_leaderboard.published import published_in_words
-from mdlm_leaderboard.ranking import at_most
+from mdlm_leaderboard.ranking import at_masks
 from mdlm_leaderboard.rows import Estimate, Row
 from mdlm_leaderboard.scores import command_of
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
 from mdlm_lm_eval.results.markdown import aligned
-from mdlm_lm_eval.results.printable import in_markdown, printable
 from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.statistics import Score, against
 
@@ -61,7 +54,7 @@ def write_page(
         apart=[section for section in board.sections if board.is_apart(section)],
         **_words(board),
         versus=lambda section, row, of: _versus(section, row, of, chosen),
-        accuracy_at=lambda n: lambda row: _score(at_most(row, (n, n))),
+        accuracy_at=lambda n: lambda row: _score(at_masks(row, n)),
         share_at=lambda n, name: lambda row: first_token_share(row, n, name),
         of_benchmark=lambda name: lambda row: _score(row.benchmarks.get(name)),
         chosen=chosen,
@@ -90,51 +83,6 @@ def _words(board: Board) -> dict[str, Any]:
         "experiments": BY_NAME,
         "cost_cells": {id: cells for section in board.sections for id, cells in _cost_cells(section).items()},
     }
-
-
-@cache
-def _environment(finalize: Callable[[Any], Any]) -> Environment:
-    """Compiles each template once, which takes most of a second.
-
-    `finalize` takes every value that a template shows. What is no Markup after that is escaped as HTML, in every
-    template: macros are Markup themselves, so that a template that did not escape would vouch for its values.
-    """
-    environment = Environment(
-        loader=PackageLoader("mdlm_leaderboard", "page"),
-        autoescape=True,
-        finalize=finalize,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"finalize": finalize, "one_line": printable, "hash": _hash}
-    return environment
-
-
-def _for_html(value: Any) -> Any:
-    return printable(value, keep="\n\t") if type(value) is str else value
-
-
-def _for_markdown(value: Any) -> Markup:
-    return value if isinstance(value, Markup) else Markup(in_markdown(str(value)))
-
-
-def render(name: str, path: Path, styles: Sequence[str] = (), **content: Any) -> None:
-    """Writes a page from the template, the style and the script of this folder that have this name.
-
-    The style follows that of all pages and `styles`. A page may have no script.
-    """
-    page = files("mdlm_leaderboard").joinpath("page")
-    style = "".join(page.joinpath(f"{one}.css").read_text("utf-8") for one in ("base", *styles, name))
-    script = page.joinpath(f"{name}.js").read_text("utf-8") if page.joinpath(f"{name}.js").is_file() else ""
-    ours = {"style": Markup(style), "script": Markup(script)}  # are not escaped, since they are files of this folder
-    html = _environment(_for_html).get_template(f"{name}.html.jinja").render(**ours, **content)
-    path.write_text(html, encoding="utf-8")
-
-
-def render_markdown(name: str, **content: Any) -> str:
-    """Markdown from the template of this folder that has this name."""
-    return _environment(_for_markdown).get_template(f"{name}.md.jinja").render(**content)
 
 
 def _cost_cells(section: Section) -> dict[str, list[tuple[str, float | None, str]]]:
@@ -184,7 +132,3 @@ def _settings_of(file: ResultFile) -> dict[str, Any]:
         "SHA-256 of mdlm_lm_eval": file.mdlm.get("package_digest"),
         **file.versions,
     }
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")

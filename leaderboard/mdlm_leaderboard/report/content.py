@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from mdlm_leaderboard.page.templates import sentences
 from mdlm_lm_eval.analyses.report import over_tasks
 from mdlm_lm_eval.paper.answers import Answers, Condition, Model
 from mdlm_lm_eval.paper.evidence import FEW, MANY, MASKS, evidence_of, have_letters
@@ -132,51 +133,27 @@ class Judged:
         return found
 
     @property
-    def findings(self) -> list[str]:
-        """What was found about masks and about distance, and the number of verdicts of each kind, in sentences."""
-        if not self.model.has_masks:
-            return ["It is autoregressive, a reference for the accuracies: it has no masks, and no claim is about it."]
-        if not self.verdicts:
-            why = next(iter(self.left_out), "")
-            return [f"No claim was asked in full{why and f': the first cell that was left out {why}'}."]
-        found = []
-        if masks := self.verdicts.get("masks"):
-            few, many = (self.model.answers[replace(MASKS, masks=n)] for n in (FEW, MANY))
-            eos = point(many, "eos").mean
-            why = "" if masks.words == masks.in_short else f" ({masks.words.removeprefix(masks.in_short).strip(':; ')})"
-            ended = f", where {eos:.0f}% of its answers are the end of text" * (eos > 50)
-            numbers = f"{point(few).mean:.1f}% are right with {FEW} masks, {point(many).mean:.1f}% with {MANY}{ended}"
-            found.append(f"{_OF_MASKS[masks.kind]}: {numbers}{why}.")
-            letters = self.verdicts["masks_among_letters"]
-            if masks.kind == "cannot tell" != letters.kind:
-                change = f"{-letters.effect:+z.1f} points"
-                found.append(f"If its likeliest letter is its answer, {_OF_MASKS[letters.kind].lower()}: {change}.")
-        places: dict[Kind, list[str]] = {}
-        for place, words in _OF_PLACES.items():
+    def distance(self) -> Mapping[Kind, Sequence[str]]:
+        """Kind of verdict -> the places of the question whose claim about distance has it."""
+        found: dict[Kind, list[str]] = {}
+        for place in ("right", "left", "middle"):
             if one := self.verdicts.get(f"locality_{place}"):
-                places.setdefault(one.kind, []).append(words)
-        found += [f"{_OF_DISTANCE[kind]}, with the question {' or '.join(own)} them." for kind, own in places.items()]
-        counts = Counter(one.in_short for one in self.verdicts.values()).most_common()
-        kinds = ", ".join(f"{n} {kind}" for kind, n in counts)
-        return [*found, f"Verdicts on the paper's {len(self.verdicts)} claims: {kinds}."]
+                found.setdefault(one.kind, []).append(place)
+        return found
 
+    @property
+    def kinds(self) -> Sequence[tuple[str, int]]:
+        """The kinds of verdicts, each with their number, the most frequent first."""
+        return Counter(one.in_short for one in self.verdicts.values()).most_common()
 
-_OF_MASKS: Mapping[Kind, str] = {
-    "reproduced": "Superfluous masks cost it answers",
-    "not reproduced": "Superfluous masks cost it few answers or none",
-    "the opposite": "Superfluous masks help it",
-    "too few questions": "It is open whether superfluous masks cost it answers",
-    "cannot tell": "It cannot be told whether superfluous masks cost it answers",
-}
-_OF_DISTANCE: Mapping[Kind, str] = {
-    "reproduced": "Distant examples help it less",
-    "not reproduced": "Distant examples help it as much as near ones, or nearly so",
-    "the opposite": "Distant examples help it more",
-    "too few questions": "It is open whether distant examples help it less",
-    "cannot tell": "It cannot be told whether distant examples help it less",
-    "at the ceiling": "It cannot be told whether distant examples help it less, as nearly all answers are right",
-}
-_OF_PLACES = {"right": "after", "left": "before", "middle": "among"}
+    @property
+    def findings(self) -> list[str]:
+        """What was found about masks and about distance, in sentences."""
+
+        def percent(n_masks: int, share: str = "") -> float:
+            return point(self.model.answers[replace(MASKS, masks=n_masks)], share).mean
+
+        return sentences("report", judged=self, percent=percent, few=FEW, many=MANY)
 
 
 def judged(models: Sequence[Model]) -> list[Judged]:

@@ -56,14 +56,8 @@ def _draw_forest(axes: Axes, verdicts: Sequence[Verdict], judged: Judged, scale:
     for n, one in enumerate(verdicts):
         colour = _KIND_COLOURS.get(one.kind, _GREY)
         axes.plot([shown(one.low), shown(one.high)], [n, n], color=colour, linewidth=1.6)
-        axes.plot(
-            [shown(one.effect)],
-            [n],
-            marker="s",
-            markersize=5,
-            color=colour,
-            label="this model, with the test's interval",
-        )
+        label = "this model, with the test's interval"
+        axes.plot([shown(one.effect)], [n], marker="s", markersize=5, color=colour, label=label)
         delta = shown(one.claim.delta)
         axes.plot([delta, delta], [n - 0.32, n + 0.32], color="#1a1a1a", linewidth=1, label="smallest that counts")
         if paper := published_effect(one, judged.model):

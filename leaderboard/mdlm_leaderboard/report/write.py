@@ -11,13 +11,13 @@ from typing import Any
 import yaml
 
 from mdlm_leaderboard.figures import save_light_and_dark
-from mdlm_leaderboard.page.write import render, render_markdown
+from mdlm_leaderboard.page.templates import render, render_markdown
 from mdlm_leaderboard.report import figures
 from mdlm_leaderboard.report.content import Judged, Section, judged, point, published_effect, sections
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.paper.answers import Model, read_models
 from mdlm_lm_eval.paper.evidence import mask_counts
-from mdlm_lm_eval.paper.verdict import Verdict, digest
+from mdlm_lm_eval.paper.verdict import digest
 from mdlm_lm_eval.results.figure_style import figure_style
 from mdlm_lm_eval.results.files import replaced_content
 from mdlm_lm_eval.results.suite import current_version
@@ -54,8 +54,7 @@ def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output:
             "refused": refused,
             "digest": digest(),
             "suite": current_version(),
-            "interval": effect_in_words,
-            "smallest": smallest_in_words,
+            "exp": math.exp,
             "published": published_effect,
             "dates": sorted(file.date for model in models for file in model.files if file.date),
         }
@@ -66,20 +65,6 @@ def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output:
         card = yaml.safe_dump(model_index(models), sort_keys=False, allow_unicode=True)
         (folder / "model-index.yaml").write_text(card, encoding="utf-8")
     return verdicts
-
-
-def effect_in_words(verdict: Verdict) -> str:
-    """A verdict's effect with the interval of its test: points with a sign, or a ratio."""
-    if verdict.claim.scale == "ratio":
-        mean, low, high = (math.exp(one) for one in (verdict.effect, verdict.low, verdict.high))
-        return f"× {mean:.2f} ({low:.2f} to {high:.2f})"
-    return f"{verdict.effect:+z.1f} ({verdict.low:+z.1f} to {verdict.high:+z.1f})"
-
-
-def smallest_in_words(verdict: Verdict) -> str:
-    """The smallest effect that counts."""
-    delta = verdict.claim.delta
-    return f"× {math.exp(delta):g}" if verdict.claim.scale == "ratio" else f"{delta:+g}"
 
 
 def model_index(models: Sequence[Model]) -> dict[str, Any]:
