@@ -13,15 +13,11 @@ from mdlm_lm_eval.paper.verdict import Evidence, claims
 
 Floats = NDArray[np.float64]
 FEW, MANY = 2, 200  # mask counts of the claims about masks
-SHARE = 0.2  # of the prompt's tokens, as masks
-_WITHOUT, _AMONG = 0, 30  # distractors
-STEPS = 40
-LAST = 40  # distractors before the last block of relevant examples
 _LETTERS = "ABC"
 
 MASKS = Condition(masks=FEW)  # the reference of the claims about masks
 MANY_MASKS = replace(MASKS, masks=MANY)
-SHARED = Condition(masks=None, share=SHARE)
+SHARED = Condition(masks=None, share=0.2)  # masks of 20% of the prompt
 SLOT = Condition(is_slot=True)
 
 
@@ -33,20 +29,20 @@ def _near(place: str, near: int, *far: int) -> dict[Condition, float]:
 
 #: Claim -> the weights of conditions whose sum is an effect. The first condition is the claim's reference.
 CONTRASTS: dict[str, dict[Condition, float]] = {
-    "locality_right": _near("right", LAST, 0),
-    "locality_left": _near("left", 0, LAST),
-    "locality_middle": _near("middle", LAST // 2, 0, LAST),
+    "locality_right": _near("right", 40, 0),
+    "locality_left": _near("left", 0, 40),
+    "locality_middle": _near("middle", 20, 0, 40),
     "masks": {MASKS: 1, MANY_MASKS: -1},
     "masks_among_letters": {MASKS: 1, MANY_MASKS: -1},
     "dots": {MASKS: 1, MANY_MASKS: -1, SLOT: -1, replace(SLOT, dots=MANY): 1},
     "distractors": {
-        replace(MASKS, distractors=_WITHOUT): -1,
-        replace(MASKS, distractors=_AMONG): 1,
-        replace(SHARED, distractors=_WITHOUT): 1,
-        replace(SHARED, distractors=_AMONG): -1,
+        replace(MASKS, distractors=0): -1,
+        replace(MASKS, distractors=30): 1,
+        replace(SHARED, distractors=0): 1,
+        replace(SHARED, distractors=30): -1,
     },
-    "unmasking_random": {MASKS: 0, replace(MANY_MASKS, steps=STEPS, order="random"): 1, MANY_MASKS: -1},
-    "unmasking_confidence": {MASKS: 0, replace(MANY_MASKS, steps=STEPS, order="confidence"): 1, MANY_MASKS: -1},
+    "unmasking_random": {MASKS: 0, replace(MANY_MASKS, steps=40, order="random"): 1, MANY_MASKS: -1},
+    "unmasking_confidence": {MASKS: 0, replace(MANY_MASKS, steps=40, order="confidence"): 1, MANY_MASKS: -1},
 }
 
 

@@ -27,7 +27,7 @@ from mdlm_lm_eval.options import ModelOptions, OptionError, must_be
 from mdlm_lm_eval.presets import run_of
 from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.silence import quiet_git, said_once
-from mdlm_lm_eval.sweep.plan import COMMON_NAMES, Cell, Sweep, axes_of_options, plan, together
+from mdlm_lm_eval.sweep.plan import COMMON_NAMES, Cell, Sweep, axes_of_options, distinct, plan
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.sweep.claims import Claims
@@ -173,7 +173,9 @@ def sweep_of(words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
         own = settings_of([*words, "--config", name]) | shared
         left_out = (*PLACES, "peft") if name in names else PLACES
         sweeps[name] = plan({key: value for key, value in own.items() if key not in left_out})
-    return replace(together(sweeps), study=study), places
+    # What all cells share is the same in all of these.
+    cells = [replace(cell, recipes=(name,)) for name, sweep in sweeps.items() for cell in sweep.cells]
+    return replace(next(iter(sweeps.values())), cells=distinct(cells), study=study), places
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:

@@ -120,7 +120,9 @@ class Claims:
             raise OptionError(f"{folder} holds no result of a sweep; move it, or name another --output_path") from error
         settings = self.settings(cell)
         different = [name for name, value in settings.items() if stored.get(name) != value]
-        if different == ["limit"] and _covers_more(settings["limit"], stored.get("limit")):
+        now, before = (math.inf if limit is None else limit for limit in (settings["limit"], stored.get("limit")))
+        # A share below 1 is only compared with a share or with all.
+        if different == ["limit"] and before < now and (now == math.inf or (before < 1) == (now < 1)):
             return False
         if different and not (different == ["limit"] and self.sweep.study):
             changes = "; ".join(f"{name} was {stored.get(name)} and is {settings[name]}" for name in different)
@@ -128,9 +130,3 @@ class Claims:
                 f"{folder} holds a result of other settings ({changes}); move it, or name another --output_path"
             )
         return not self.sweep.log_samples or cell.analysis is not None or any(folder.glob("samples_*"))
-
-
-def _covers_more(now: float | None, before: float | None) -> bool:
-    """Whether a limit means more questions than before. A share below 1 is only compared with a share or with all."""
-    now, before = (math.inf if limit is None else limit for limit in (now, before))
-    return before < now and (now == math.inf or (before < 1) == (now < 1))

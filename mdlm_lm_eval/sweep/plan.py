@@ -201,12 +201,6 @@ def _check_settings(common: Mapping[str, Any], grids: Sequence[Mapping[str, Any]
             raise OptionError(f"{typed} in model_args and the axis {axis} are the same option; name it once")
 
 
-def together(sweeps: Mapping[str, Sweep]) -> Sweep:
-    """One sweep over the cells of several recipes, by name. What all cells share must be the same in all of them."""
-    cells = (replace(cell, recipes=(name,)) for name, sweep in sweeps.items() for cell in sweep.cells)
-    return replace(next(iter(sweeps.values())), cells=distinct(cells))
-
-
 def distinct(cells: Iterable[Cell]) -> tuple[Cell, ...]:
     """The cells without repetitions. A cell that several recipes share belongs to all of them."""
     found: dict[str, Cell] = {}
