@@ -131,7 +131,7 @@ def build_prompts(task: Any, lm: Any, n_masks: int | None, *, limit: int | None,
 
 
 def _prompt(name: str, text: str, gen_kwargs: Mapping[str, Any], answer: str, lm: Any, n_masks: int | None) -> Prompt:
-    """The prompt of a task's text, whose slots lm-eval's request would fill, without the positions of examples.
+    """The prompt of a text with the masks that lm-eval's request would have; the positions of examples are not set.
 
     For autoregressive models, a placeholder follows the text in the answer's place.
     """

@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from mdlm_lm_eval import checkpoints
-from mdlm_lm_eval.analyses import inputs
+from mdlm_lm_eval.analyses import FILES, inputs
 from mdlm_lm_eval.analyses.gradients import attribute, example_means, group_means
 from mdlm_lm_eval.analyses.report import Report, Row, over_tasks
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 def run(given: Namespace) -> Report:
     """Writes the report of an analysis with the rows of all tasks, and their means over tasks."""
-    analysis = ANALYSES[given.analysis]
+    analysis, file = ANALYSES[given.analysis], FILES[given.analysis]
     tasks = inputs.load_tasks(given.tasks, given.metadata, vars(given).get("include_path"))
     pretrained, adapter = str(given.model_args.get("pretrained", BUILT_IN)), given.model_args.get("peft")
     settings = {  # everything that decides the results, except version, batch size and device
@@ -43,12 +43,12 @@ def run(given: Namespace) -> Report:
         "task_suite": suite_info(tasks),
         **{name: vars(given).get(name) for name in _SETTINGS},
     }
-    report = Report(given.output_path, analysis.file, settings)
+    report = Report(given.output_path, file, settings)
     to_do = [name for name in tasks if name not in report.finished]
     if to_do:
         lm = given.loaded or inputs.load_model(given.model, given.model_args, given.device)
         lm.model.requires_grad_(False)
-    for name in tqdm(to_do, desc=analysis.file, unit="task"):
+    for name in tqdm(to_do, desc=file, unit="task"):
         report.add(name, analysis.rows(given, lm, tasks[name]))
     report.write({name: over_tasks(report.rows, value, by) for name, (value, by) in analysis.summary.items()})
     return report
@@ -149,18 +149,16 @@ def _in_batches(
 
 
 class Analysis(NamedTuple):
-    """The name of its files, its rows for a task, and its means: name -> a column, and those that it is grouped by."""
+    """Its rows for a task, and its means: name -> a column, and those that it is grouped by."""
 
-    file: str
     rows: Callable[[Namespace, Any, Any], list[Row]]
     summary: Mapping[str, tuple[str, list[str]]]
 
 
 #: Name of a command -> its analysis.
 ANALYSES = {
-    "groups": Analysis("attribution_groups", group_rows, {"groups": ("gradient", ["group"])}),
+    "groups": Analysis(group_rows, {"groups": ("gradient", ["group"])}),
     "examples": Analysis(
-        "attribution_examples",
         example_rows,
         {
             "kinds": ("gradient", ["example"]),
@@ -169,6 +167,6 @@ ANALYSES = {
         },
     ),
     "confidence": Analysis(
-        "confidence", confidence_rows, {name: (name, ["n_masks"]) for name in ("confidence", "entropy", "correct")}
+        confidence_rows, {name: (name, ["n_masks"]) for name in ("confidence", "entropy", "correct")}
     ),
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 from lm_eval._cli.utils import handle_cli_value_string
 
+from mdlm_lm_eval.analyses import FILES
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.declared import aliases, declarations
 from mdlm_lm_eval.models import BUILT_IN
@@ -34,8 +35,6 @@ RESULT_FILE = "results_cell.json"
 _UNSAFE = re.compile(r"[^\w.,=+-]+")  # in the names of folders
 _OF_TASKS = ("num_fewshot", "repeats", "query_position", "seed")
 _OTHER_AXES = ("peft", "tasks", "metadata", "analysis", *_OF_TASKS)
-# Analyses that run as cells, under their names as commands of `mdlm-attribution` -> their files.
-ANALYSES = {"groups": "attribution_groups", "examples": "attribution_examples", "confidence": "confidence"}
 
 
 def axes_of_options() -> dict[str, Option]:
@@ -90,7 +89,7 @@ class Cell:
     @property
     def result_file(self) -> str:
         """The file in the cell's folder with its scores and settings."""
-        return f"{ANALYSES[self.analysis]}.json" if self.analysis else RESULT_FILE
+        return f"{FILES[self.analysis]}.json" if self.analysis else RESULT_FILE
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -217,8 +216,8 @@ def _cells(
     if not settings.get("tasks"):
         raise OptionError("tasks is not set; name at least one, such as mdlm_context")
     analysis = settings.get("analysis")
-    if analysis is not None and analysis not in ANALYSES:
-        raise must_be("analysis", f"one of {', '.join(ANALYSES)}", analysis)
+    if analysis is not None and analysis not in FILES:
+        raise must_be("analysis", f"one of {', '.join(FILES)}", analysis)
     # Autoregressive models have no such options. Analyses set the masks themselves, and do not decode.
     declared = axes_of_options()
     used = () if model != "mdlm" else ("modeling",) if analysis else declared

@@ -106,15 +106,6 @@ def test_the_predicted_token_is_the_likeliest_that_is_allowed() -> None:
         assert int(predicted) == int(expected)
 
 
-def test_an_autoregressive_answer_does_not_depend_on_what_keeps_its_place() -> None:
-    denoiser = MODELS["autoregressive"]()
-    ids, *others = canvas(denoiser, 12, 1)
-    gradient, predicted = embedding_gradient(denoiser, (ids, *others))
-    assert int(predicted) == int(denoiser.model(input_ids=ids[:, :-1]).logits[0, -1].argmax())
-    assert gradient[0, -1].abs().max() == 0
-    assert gradient[0, :-1].abs().amax(-1).min() > 0
-
-
 def prompt(denoiser: Denoiser, length: int, n_masks: int) -> Prompt:
     ids, *_ = canvas(denoiser, length, n_masks)
     masks = list(range(length, length + n_masks))
