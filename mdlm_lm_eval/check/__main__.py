@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,6 @@ _TASK = "mdlm_country_smallest"
 _NO_ENGLISH = (
     "the tokenizer does not know English; if it is the right one, name a task of yours (--task, --include_path)"
 )
-_FAULTS_SHOWN = 3
 _MOST_UNKNOWN = 0.2  # share of the prompts' tokens
 
 
@@ -123,7 +122,7 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     write_whole(path, text)
     if given.output_path:
         write_whole(given.output_path, text)
-    print("\n".join(f"{part:<18} {said}" for part, said in [*_lines(found), ("written to", str(path))]))
+    print(table(found, path))
     return found
 
 
@@ -180,33 +179,13 @@ def _verdict(found: dict[str, Any]) -> str:
     return f"no fault, compared {' and '.join(compared)}" if compared else "no fault"
 
 
-def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Rows of the table: the name of a part, and its findings in words."""
-    recognised, same, noise = found["recognised"], found["equal_strings"], found["noise_floor"]
-    yield from ((name, _shown(value)) for name, value in recognised.items() if value not in (None, {}, []))
-    for row in found["logits"]["canvases"] if "logits" in found else ():
-        what = f"largest difference {row['largest_difference']:.2g}, same likeliest token {row['same_argmax']:.1%}"
-        yield "logits", f"{row['tokens']} tokens, {row['masks']} masks: {what}"
-    if choices := found.get("choices"):
-        others, n = len(choices["other_choices"]), choices["passes"]
-        said = f"{others} of {n} passes choose otherwise, {len(choices['faults'])} without a reason"
-        yield "choices", f"{said}; logits differ by at most {choices['largest_difference']:.2g}"
-        yield from (("  difference", cause) for cause in choices["causes"])
-        yield from (("  fault", _shown(fault)) for fault in choices["faults"][:_FAULTS_SHOWN])
-        ours = f"ours {choices['our_passes']} passes in {choices['our_seconds']:.3g} s"
-        theirs = f"theirs {choices['their_passes']} in {choices['their_seconds']:.3g} s"
-        yield "answers", f"{choices['same_answers']} of {choices['answers']} the same; {ours}, {theirs}"
-    all_equal = recognised["dtype"] == "float32" and set(same["same_strings"].values()) == {same["answers"]}
-    numbers = ", ".join(f"{name} {n} of {same['answers']}" for name, n in same["same_strings"].items())
-    yield "same strings", "all equal" if all_equal else numbers
-    if "left_out" in noise:
-        yield "noise floor", f"left out: {noise['left_out']}"
-    else:
-        low, high = noise["interval"]
-        flips = f"{noise['flipped']} of {noise['answers']} answers flip ({low:.1%} to {high:.1%})"
-        moved = f"a score moves by at most {noise['largest_move']:.3g}"
-        yield "noise floor", f"{_shown(noise['change'])} on {noise['task']}: {flips}, {moved}"
-    yield "verdict", found["verdict"]
+def table(found: Mapping[str, Any], path: Path) -> str:
+    """The findings in words, a line for each."""
+    from jinja2 import Environment, PackageLoader
+
+    templates = Environment(loader=PackageLoader("mdlm_lm_eval", "check"), trim_blocks=True)
+    templates.filters["shown"] = _shown
+    return templates.get_template("table.txt.jinja").render({"logits": None, "choices": None, **found, "path": path})
 
 
 def _shown(value: Any) -> str:
