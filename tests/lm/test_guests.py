@@ -200,16 +200,14 @@ def test_the_checkpoints_own_network_decodes(checkpoint: Path, tmp_path: Path, m
 def test_a_model_of_uniform_noise_decodes_by_its_own_method(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file of docs/guests.md, as it is written for Sumi."""
+    """docs/examples/sumi.py, as it is written for Sumi."""
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    page = (Path(__file__).parents[2] / "docs" / "guests.md").read_text()
-    code = next(one for one in page.split("```python\n") if "num_denoising_steps" in one).partition("```")[0]
-    (tmp_path / "sumi.py").write_text(code)
+    file = Path(__file__).parents[2] / "docs" / "examples" / "sumi.py"
     auto_map = {"AutoConfig": "uniform.UniformConfig", "AutoModelForMaskGeneration": "uniform.Uniform"}
     folder = copied(checkpoint, tmp_path / "model", auto_map=auto_map, model_type="uniform")
     shutil.copy(FILES / "uniform.py", folder)
     own_code = {"modeling": "remote", "trust_remote_code": True, "shift_logits": False, "mask_token_id": 2}
-    guest = lm(folder, sampler=f"{tmp_path}/sumi.py:generate", n_masks=6, steps=9, **own_code)
+    guest = lm(folder, sampler=f"{file}:generate", n_masks=6, steps=9, **own_code)
     answers = [decode(guest.denoiser, [ids], guest.settings.decoding)[0] for ids in ([5, 6, 7], [8, 9])]
     for ids, answer in zip(([5, 6, 7], [8, 9]), answers, strict=True):
         settings = {"num_denoising_steps": 9, "sampler": "adaptive", "temperature": 0.7, "trim_at_eos": False}
