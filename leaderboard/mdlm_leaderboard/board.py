@@ -50,16 +50,9 @@ class Section:
         """Whether its scores are of the few-shot suite."""
         return bool(self.setting.asks)
 
-    spelling_alone = SPELLING_ALONE  # for templates
-
-    @property
-    def over_seeds(self) -> str:
-        """What the numbers of rows that are medians of training seeds are about, in words; "" if there are none."""
-        found = [len(row.seeds) for row in self.rows if row.seeds]
-        if not found:
-            return ""
-        words = "Where a row is the median of several training seeds, ranks and brackets are over seeds, not questions."
-        return f"{words} {FEW_MODELS}" if min(found) < LEAST_MODELS else words
+    # For templates.
+    spelling_alone = SPELLING_ALONE
+    least_models, few_models = LEAST_MODELS, FEW_MODELS
 
     @cached_property
     def has_one_seed(self) -> bool:

@@ -5,7 +5,9 @@ Every difference is B - A. There is one verdict, of the test whose interval is s
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from mdlm_leaderboard.page.templates import sentences
 from mdlm_lm_eval.results.deviations import deviations_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import rows_of
@@ -25,9 +27,6 @@ from mdlm_lm_eval.results.statistics import (
 )
 
 Tasks = Sequence[tuple[TaskResult, TaskResult]]  # the results of each task in both files
-_UNSAMPLED = "For a test over questions, run both with lm_eval's --log_samples."
-_UNTESTED = "There is no test: of one task, only scores from 0 to 1 have one."
-_SIGNIFICANT = {True: "significant", False: "not significant"}
 
 
 def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
@@ -91,47 +90,49 @@ def _text(
     n_questions, head = sum(one.n_questions for one, _ in measured), metric.removesuffix(",none")
     is_accuracy = all(one.is_accuracy(metric) for pair in measured for one in pair)
     factor, form = (100, "z.1f") if is_accuracy else (1, ".4g")
-    over_tasks = _over_tasks(by_task, n_questions, is_share=is_accuracy).scaled(factor)
     known = [[one for name in by_task if (one := own[name, metric]) and one.parts] for own in shares]
-    means = [mean_of_tasks(own) for own in known] if all(len(own) == len(by_task) for own in known) else []
-    is_sampled = means and all(metric in own.get(name, {}) for own in answers for name in by_task)
+    is_tested = all(len(own) == len(by_task) for own in known)
+    is_sampled = is_tested and all(metric in own.get(name, {}) for own in answers for name in by_task)
     scores = [pair for name in by_task for pair in _paired(name, metric, answers)] if is_sampled else []
-    on = f"{next(iter(by_task)) if len(by_task) == 1 else f'{len(by_task)} tasks'} ({head}, {n_questions} questions)"
-    noise = _noise(files, by_task, n_questions)
-    if scores and all(one == other for one, other in scores):
-        sentence = f"{names[1]} equals {names[0]} on {on}: every question has the same score in both."
-    else:
-        apart = f"{abs(over_tasks.mean):{form}}{' points' * is_accuracy} {'above' if over_tasks.mean > 0 else 'below'}"
-        others = "other word rules" if any(one.suite for one, _ in measured) else "other tasks of the kind"
-        ends, test = over_tasks.written(f"+{form}"), ""
-        if means:
-            test = _verdict(measured, difference(*means).scaled(factor), means, form, cluster)
-        elif over_tasks.low is not None:
-            test = f": {ends}, {_SIGNIFICANT[over_tasks.is_significant]} for {others}"
-        beside = [f"range over {others}: {ends}"] if means and over_tasks.low is not None else []
-        is_ = f"{names[1]} is {apart if over_tasks.mean else 'level with'} {names[0]} on {on}"
-        sentence = f"{'; '.join([is_ + test, *_flips(names, scores), *beside, *noise])}."
+    words = sentences(
+        "compare",
+        names=names,
+        tasks=[one for one, _ in measured],
+        metric=head,
+        n_questions=n_questions,
+        is_accuracy=is_accuracy,
+        form=form,
+        change=_over_tasks(by_task, n_questions, is_share=is_accuracy).scaled(factor),
+        test=_test(measured, [mean_of_tasks(own) for own in known], factor, cluster) if is_tested else None,
+        is_same=is_sampled and all(one == other for one, other in scores),
+        flips=_flips(scores),
+        noise=_noise(files, by_task, n_questions),
+        unmeasured=UNMEASURED,
+    )
     paths = [f"{letter}: {name} ({file.path})" for letter, name, file in zip("AB", names, files, strict=True)]
-    untested = _UNSAMPLED if is_accuracy else _UNTESTED if over_tasks.low is None else ""
-    texts = ["\n".join(paths), sentence, "" if means else untested, "" if noise else UNMEASURED]
     rows = [
         [task, f"{factor * one:{form}}", f"{factor * other:{form}}", f"{factor * (other - one):+{form}}"]
         for task, (one, other) in by_task.items()
     ]
     table = markdown_table([head, "A", "B", f"B - A{' (points)' * is_accuracy}"], rows)
-    return "\n\n".join([*filter(None, texts), table])
+    return "\n\n".join(["\n".join(paths), *words, table])
 
 
-def _verdict(tasks: Tasks, found: Interval, means: Sequence[Score], form: str, cluster: str) -> str:
-    """The difference of two means over questions with its test, in words."""
+class _Test(NamedTuple):
+    """Student's t test of a change over `k` clusters, which are `of` something, with its probability."""
+
+    change: Interval
+    k: int
+    of: str
+    p: float
+
+
+def _test(tasks: Tasks, means: Sequence[Score], factor: float, cluster: str) -> _Test:
     fields = {cluster or one.cluster for one, _ in tasks} - {""}
     of = "sets of questions" if any(one.suite for one, _ in tasks) else "questions"
     of = f"clusters by {' and '.join(sorted(fields))}" if fields else of
-    if found.low is None:
-        return f"; no test, as there is one of {of}"
-    k, p = min(one.n_clusters for one in means), float(comparisons(means)[0, 1])
-    chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-    return f": {found.written(f'+{form}')}, {_SIGNIFICANT[found.is_significant]} (t test over {k} {of}, {chance})"
+    change, k = difference(*means).scaled(factor), min(one.n_clusters for one in means)
+    return _Test(change, k, of, float(comparisons(means)[0, 1]))
 
 
 def _paired(task: str, metric: str, answers: Sequence[Answers]) -> list[tuple[float, float]]:
@@ -153,13 +154,10 @@ def _over_tasks(by_task: Mapping[str, tuple[float, float]], n_questions: int, *,
     return difference(score_over_rules(first, n_questions), score_over_rules(second, n_questions))
 
 
-def _flips(names: Sequence[str], scores: Sequence[tuple[float, float]]) -> list[str]:
-    """How many questions only one run has right, in words, if all scores are right (1) or wrong (0)."""
-    if not scores or any(score not in (0, 1) for pair in scores for score in pair):
-        return []
-    only_first, only_second = scores.count((1, 0)), scores.count((0, 1))
-    questions = f"{only_second} question{' is' if only_second == 1 else 's are'}"
-    return [f"{questions} right with {names[1]} alone, {only_first} with {names[0]} alone"]
+def _flips(scores: Sequence[tuple[float, float]]) -> tuple[int, int] | None:
+    """How many questions only the first and only the second run has right, if all scores are right (1) or wrong (0)."""
+    are_plain = scores and all(score in (0, 1) for pair in scores for score in pair)
+    return (scores.count((1, 0)), scores.count((0, 1))) if are_plain else None
 
 
 def _noise(files: Sequence[ResultFile], tasks: Mapping[str, object], n_questions: int) -> list[str]:

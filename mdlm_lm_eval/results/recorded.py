@@ -148,15 +148,6 @@ class OfModel(TypedDict, total=False):
     processes: Count
 
 
-class Arguments(TypedDict, total=False):
-    """Model arguments of any model."""
-
-    pretrained: str | None
-    model: str | None
-    path: str | None
-    peft: str | None
-
-
 class SettingsOfCell(TypedDict, total=False):
     """What decided the scores of a sweep's cell."""
 
@@ -178,7 +169,7 @@ class Config(TypedDict, total=False):
     """lm-eval's own settings."""
 
     model: Required[str]
-    model_args: str | Arguments | None
+    model_args: str | dict[str, Any] | None
     model_dtype: str | None
     model_num_parameters: Annotated[int, Field(le=2**53)] | None
     gen_kwargs: str | dict[str, Any] | None
