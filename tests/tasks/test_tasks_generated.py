@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import pairwise, permutations, product
+from itertools import pairwise, product
 from pathlib import Path
 from random import Random
 from statistics import mean
@@ -27,6 +27,7 @@ from tests.support.reference import GOLDEN
 
 Document = dict[str, Any]
 SINGLE_ANSWERS = ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index")
+# New digests need `python -m benchmarks.frozen_questions`, which finds out what is promised of these questions.
 QUESTIONS = {
     "infill": "dd894fa7ae3a5a6d",
     "parallel": "744c48e1b21bc77f",
@@ -126,62 +127,6 @@ def test_walks_step_along_tracks() -> None:
         assert grade(name, doc, ", ".join([*walk[1:-1], walk[-2]])) == 0
 
 
-@cache
-def question_of_four(operation: str) -> tuple[Document, list[tuple[str, ...]]]:
-    """The first question about four names, and its right answers."""
-    doc = next(doc for doc in documents(f"mdlm_parallel_{operation}") if len(doc["names"]) == 4)
-    return doc, right_answers(doc)
-
-
-def right_answers(doc: Document) -> list[tuple[str, ...]]:
-    """Found by trying, where there are few enough."""
-    if doc["operation"] == "latin_square":
-        rows = list(permutations(doc["names"]))
-        squares = (first + second + third + fourth for first, second, third, fourth in product(rows, repeat=4))
-        distinct = (one for one in squares if all(len({*one[n::4]}) == 4 for n in range(4)))
-        return [square for square in distinct if is_right(doc, list(square))]
-    n = {"insert_anywhere": 1, "remove_any": -1}.get(doc["operation"], 0) + len(doc["names"])
-    return [answer for answer in product([*doc["names"], doc["new"]], repeat=n) if is_right(doc, list(answer))]
-
-
-@pytest.mark.parametrize(
-    "operation", ["shuffle", "insert_anywhere", "remove_any", "replace_any", "reverse", "latin_square"]
-)
-@pytest.mark.parametrize("k", [2, 4])
-def test_a_factorised_oracle_reaches_the_bound(operation: str, k: int) -> None:
-    """It samples each name of a step from its exact distribution given the steps before, without the other names."""
-    check_bound(f"mdlm_parallel_{operation}", *question_of_four(operation), k)
-
-
-@pytest.mark.parametrize("k", [2, 4])
-def test_a_factorised_oracle_reaches_the_bound_of_walks(k: int) -> None:
-    doc = next(doc for doc in documents("mdlm_parallel_walk") if doc["length"] == 5)
-    tracks = {(a, b) for edge in doc["edges"] for a, b in permutations(edge)}
-    stations = sorted({station for edge in doc["edges"] for station in edge})
-    walks = product(stations, repeat=5)
-    check_bound("mdlm_parallel_walk", doc, [one for one in walks if {*pairwise((doc["start"], *one))} <= tracks], k)
-
-
-def check_bound(name: str, doc: Document, answers: list[tuple[str, ...]], k: int) -> None:
-    rng, n_right, n = Random(k), 0, 2000
-
-    @cache
-    def possible(drawn: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """The right answers that begin with these names."""
-        known = possible(drawn[:-k]) if len(drawn) > k and len(drawn) % k == 0 else answers
-        return [answer for answer in known if answer[: len(drawn)] == drawn]
-
-    for _ in range(n):
-        drawn: tuple[str, ...] = ()
-        while len(drawn) < len(answers[0]) and (left := possible(drawn)):
-            step = range(len(drawn), min(len(drawn) + k, len(answers[0])))
-            drawn += tuple(rng.choice(left)[position] for position in step)
-        n_right += grade(name, doc, ", ".join(drawn)) == 1
-    bound = doc[f"bound_{k}"]
-    error = (bound * (1 - bound) / n) ** 0.5
-    assert abs(n_right / n - bound) <= 4 * error
-
-
 def test_countdown_questions_have_the_chain_they_were_made_by() -> None:
     for n in (3, 4, 5):
         name = f"mdlm_countdown_{n}"
@@ -199,32 +144,15 @@ def test_countdown_takes_any_right_chain(answer: str, right: int) -> None:
     assert task("mdlm_countdown_4").process_results(doc, [answer])["exact_match"] == right
 
 
-def test_sudoku_grids_have_one_solution() -> None:
+def test_sudoku_grids_are_graded_by_their_solution() -> None:
     for n in range(4, 13):
         name = f"mdlm_sudoku_{n}"
         for doc in documents(name):
             cells = doc["grid"].replace("\n", "")
             assert cells.count("0") == n
-            assert solve(cells) == [doc["solution"].replace("\n", "")]
             assert grade(name, doc, doc["solution"]) == 1
             assert grade(name, doc, f"\n{doc['solution']}\n\nInput:".replace("\n", "\r\n")) == 1
             assert grade(name, doc, doc["grid"]) == 0
-
-
-def solve(cells: str) -> list[str]:
-    """By backtracking over the first empty cell, with the rules read off the finished lines."""
-    if "0" not in cells:
-        return [cells]
-    at = cells.index("0")
-    row, column = divmod(at, 4)
-    corner = row // 2 * 8 + column // 2 * 2
-    seen = {
-        *cells[row * 4 : row * 4 + 4],
-        *cells[column::4],
-        *cells[corner : corner + 2],
-        *cells[corner + 4 : corner + 6],
-    }
-    return [found for digit in "1234" if digit not in seen for found in solve(cells[:at] + digit + cells[at + 1 :])]
 
 
 def planning_strings() -> Iterator[tuple[str, Document, str]]:
@@ -280,7 +208,7 @@ def test_reversals_ask_about_the_same_facts_in_both_orders() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sentence", "line"])
-def test_a_middle_follows_from_both_sides_alone(kind: str) -> None:
+def test_a_middle_is_asked_with_and_without_what_follows(kind: str) -> None:
     inside, before = documents(f"mdlm_infill_{kind}"), documents(f"mdlm_infill_{kind}_prefix")
     assert [doc["answer"] for doc in inside] == [doc["answer"] for doc in before]
     most_common = Counter(doc["answer"] for doc in before).most_common(1)[0][1]
@@ -291,37 +219,6 @@ def test_a_middle_follows_from_both_sides_alone(kind: str) -> None:
         on = f"{one['answer']} Then"
         assert (grade(f"mdlm_infill_{kind}", one, on), grade(f"mdlm_infill_{kind}_prefix", other, on)) == (0, 1)
         assert grade(f"mdlm_infill_{kind}_prefix", other, f"{one['answer']}1") == 0
-        if kind == "sentence":
-            assert given_away(one["prompt"].split("\n\n")[-1]) == one["answer"]
-        else:
-            text = one["prompt"].split("\n\n\n")[-1]
-            assert [line for line in every_line(text) if passes(text, line)] == [one["answer"]]
-
-
-def given_away(text: str) -> str:
-    """Read off the amounts before and after."""
-    before, after = (
-        {name: int(amount) for name, amount in re.findall(r"(\w+) has (\d+)", part)} for part in text.split("<|mask")
-    )
-    (thing,) = {*re.findall(r" has \d+ (\w+)", text)}
-    (giver,) = (name for name in before if after[name] < before[name])
-    (taker,) = (name for name in before if after[name] > before[name])
-    return f"{giver} gives {before[giver] - after[giver]} {thing} to {taker}."
-
-
-def every_line(text: str) -> list[str]:
-    name = text.split("\n")[1].split()[0]
-    return [f"{name} = {name} {sign} {number}" for sign in "+-*" for number in range(2, 10)]
-
-
-def passes(text: str, line: str) -> bool:
-    """Whether the program's own assertions hold with this line in it."""
-    before, _, after = text.partition("<|mask")
-    try:
-        exec(before + line + after.partition("|>")[2], {})
-    except AssertionError:
-        return False
-    return True
 
 
 def test_slots_of_a_fixed_length_come_by_metadata() -> None:
