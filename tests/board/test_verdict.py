@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from mdlm_lm_eval.paper.answers import Answers, Model
+from mdlm_lm_eval.paper.evidence import SLOT, evidence_of
 from mdlm_lm_eval.paper.verdict import LEVEL, N_TASKS, Evidence, claims, decide, power, questions_needed
 
 
@@ -137,3 +139,18 @@ def test_at_most_one_report_in_twenty_is_wrong(times):
         }
         kinds[any(one.kind in wrong for one in decide(evidence).values())] += 1
     assert kinds[True] <= 27  # 5% is 15; 27 or more have a chance of 0.3%
+
+
+def test_near_examples_are_the_last_fifth_of_the_places_and_far_ones_the_first() -> None:
+    gradients = [1.0, 3.0, *[9.0] * 6, 8.0, 4.0]  # of ten examples; their fifths have means of 2 and 6
+    rows = [
+        {"task": task, "reordering": n, "place": place, "gradient": gradient, "questions": 3}
+        for task in "ab"
+        for n in range(2)
+        for place, gradient in enumerate(gradients, 1)
+    ]
+    model = Model("model", "", None, None, (), {}, ("2.2", None), analyses={"attribution_examples": {"rows": rows}})
+    model.answers[SLOT] = {task: Answers(0.75, 4, "RRRW") for task in "ab"}
+    found = evidence_of(model)["gradients_near"]
+    assert found.effects == pytest.approx({"a": math.log(3), "b": math.log(3)})
+    assert (found.questions, found.reference) == (3, 75.0)

@@ -14,9 +14,9 @@ from mdlm_lm_eval.paper.verdict import claims, digest, power
 from mdlm_lm_eval.results.frame import read_folder
 from mdlm_lm_eval.sweep.__main__ import main, sweep_of
 from mdlm_lm_eval.sweep.claims import Claims
-from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.sweep.plan import Cell, Sweep, plan
 from mdlm_lm_eval.sweep.planning import path_of, planned
-from mdlm_lm_eval.sweep.run import Measured, Tasks, as_chats
+from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks, as_chats
 
 pytestmark = pytest.mark.slow
 
@@ -151,3 +151,12 @@ def test_autoregressive_models_get_open_ended_questions_alone(tmp_path: Path, lo
     sweep, path = planning_of(tmp_path / "out", None, *words, "--limit=3")
     assert [(cell.task, cell.limit) for cell in sweep.cells] == [("mdlm_animal_smallest", 3)]
     assert len(json.loads(path.read_text())["left_out"]) == 2
+
+
+def test_a_way_of_computing_takes_the_seconds_of_its_cell(long_checkpoint: Path) -> None:
+    settings = {"tasks": "mdlm_animal_smallest", "n_masks": [2, 9], "metadata": {"fewshot_distractors": 0}}
+    sweep = plan(settings | {"model_args": {"pretrained": str(long_checkpoint)}, "device": "cpu"})
+    ways = dict(zip(("few masks", "many"), sweep.cells, strict=True))
+    found = Evaluator(sweep, Tasks(sweep), sweep.cells[0]).measure(ways)
+    assert found.seconds.keys() == ways.keys()
+    assert min(found.start, *found.seconds.values()) > 0
