@@ -9,9 +9,9 @@ Read `reference` first, which decodes one canvas from top to bottom. Then read `
     from_python       prompts in, answers out
     decode            canvases in, completions out
     engine            the loop: a pass over a window of each row, and then each row moves on
-    rows, blocks      a row and its stages; the blocks of a canvas and their planned steps
+    rows              a row and its stages
     lanes             rows that run together
-    batch             the facts that hold for all rows
+    batch             the facts that hold for all rows; the blocks of canvases, and their planned steps
     windows           the columns that a pass runs, and what they see
     passes            one pass: the model is asked, tokens are proposed, the sampler chooses
     readers           what else takes part in a pass: the sampler's state, labels, next tokens, distributions of other

@@ -12,6 +12,7 @@ from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
 from mdlm_lm_eval.decoding.way import Way, way_of
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import to_device, up_to_positions
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes, sort_key_of
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 
@@ -49,6 +50,26 @@ def completions_of(call: DecodingCall) -> Iterator[tuple[int, Completion]]:
                 yield indices[index], completion
         except NonFiniteLogitsError as error:
             raise NonFiniteLogitsError(indices[error.index]) from error
+
+
+def with_prefixes(
+    denoiser: Denoiser, canvases: Sequence[Canvas], way: Way, *, least: float = LEAST_SAVED
+) -> tuple[list[Canvas], list[int], PrefixStore]:
+    """The canvases with the prefixes that they share and that save `least` tokens, an order of them, and their store.
+
+    In this order, canvases with a common prefix follow each other, the longest first, so that memory runs out early if
+    at all. The last block, or token, before the first one with a slot is never shared: a row runs it itself, so that it
+    takes the same passes with and without a prefix, and can predict the next token.
+    """
+    attention, step, found = way.attention, way.attention.shared_step, list(canvases)
+    store = PrefixStore(denoiser, attention, is_guided=way.options.cfg_scale > 0.0)
+    if step is not None and way.cache.remembers:
+        starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
+        rows = [canvas.token_ids[: max(0, start - step)] for canvas, start in zip(canvases, starts, strict=True)]
+        prefixes = shared_prefixes(rows, step, store, least=least)
+        found = [replace(canvas, prefix=prefix) for canvas, prefix in zip(canvases, prefixes, strict=True)]
+    order = sorted(range(len(found)), key=lambda n: sort_key_of(found[n].prefix, len(found[n].token_ids)))
+    return found, order, store
 
 
 def _together(canvases: Sequence[Canvas], options: DecodingOptions) -> list[list[int]]:

@@ -60,19 +60,19 @@ class Engine:
 
     def __init__(self, call: DecodingCall) -> None:
         self.call, self.options, self.batch = call, call.options, Batch(call)
-        batch, structure, canvases = self.batch, self.batch.structure, self.batch.canvases
+        batch, canvases = self.batch, self.batch.canvases
         readers = _readers(batch)
         self.passes = Passes(batch, readers)
         n = min(call.n_lanes, bucket(len(canvases), batch.device))
         self.lanes = Lanes(batch, n, {name: each for reader in readers for name, each in reader.fresh.items()})
         self.ahead: Lanes | None = None
-        if structure.cache.stores_blocks and not structure.predicts_next:
+        if batch.cache.stores_blocks and not batch.predicts_next:
             self.ahead = Lanes(batch, max(1, n // 2) if batch.on_gpu else n // 2 + 1, {})
         order: Sequence[int] = range(len(canvases))
-        if structure.cache.stores_blocks:
+        if batch.cache.stores_blocks:
             # Canvases with the same prefix follow each other, those with the most masks first.
             order = sorted(order, key=lambda n: sort_key_of(canvases[n].prefix, len(canvases[n].slots)))
-        self.waiting = (Row(n, canvases[n], batch.layouts[n], structure) for n in order)
+        self.waiting = (Row(n, canvases[n], batch.layouts[n], batch) for n in order)
         self.window: Window | None = None
 
     def completions(self) -> Iterator[tuple[int, Completion]]:
@@ -145,7 +145,7 @@ class Engine:
         if outcome is not None:
             has_changed = (outcome.after != outcome.before).any(1).tolist()
             masks_left = (window.own & (outcome.after == mask)).any(1).tolist()
-            if self.batch.structure.runs_later:  # the first block that held masks before the pass
+            if self.batch.runs_later:  # the first block that held masks before the pass
                 had_masks = window.own & (outcome.before == mask)
                 first_open = np.where(had_masks, window.blocks, self.batch.n_columns).min(1).tolist()
             self._write(window, outcome)
@@ -227,16 +227,15 @@ class Engine:
 
 def _readers(batch: Batch) -> list[Reader]:
     """The readers of each pass, in the order in which they see its logits."""
-    structure = batch.structure
     readers: list[Reader] = [SamplerState(batch)]
-    if structure.predicts_next and not structure.fills_next:
+    if batch.predicts_next and not batch.fills_next:
         readers.append(NextToken())
     if batch.call.label_ids:
         readers.append(FirstSlot(batch))
     if batch.options.end_think_boost:
         readers.append(RaisedEndOfThinking(batch))
-    if structure.needs.history:
+    if batch.needs.history:
         readers.append(History(batch))
-    if structure.needs.hindsight:
+    if batch.needs.hindsight:
         readers.append(Hindsight(batch))
     return readers

@@ -8,7 +8,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, ids_after_answers, reserved_positions
-from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import (
     Completion,
     DecodingCall,
@@ -18,7 +17,7 @@ from mdlm_lm_eval.decoding.canvas import (
     seed_of,
 )
 from mdlm_lm_eval.decoding.checks import check_decoding
-from mdlm_lm_eval.decoding.decode import completions_of
+from mdlm_lm_eval.decoding.decode import completions_of, with_prefixes
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.decoding.way import Way, way_of
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError

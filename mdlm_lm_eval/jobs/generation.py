@@ -10,9 +10,8 @@ from itertools import islice
 from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.batch import columns_of
-from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall
-from mdlm_lm_eval.decoding.decode import completions_of
+from mdlm_lm_eval.decoding.decode import completions_of, with_prefixes
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.jobs.labels import Labels, LabelTokens

@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import mdlm_lm_eval
 from tests.support.commands import python
 
@@ -33,43 +31,33 @@ with PretendedGpu():
 TINY = ["--tokens", "4", "--prompt_tokens", "8", "--repeats", "1", "--matrix", "64"]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What gpu.sh leaves in $OUT, in float32."""
-    folder = tmp_path_factory.mktemp("gpu")
-    checkout, out = folder / "checkout", folder / "out"
+def test_every_row_is_there_of_every_part_and_answers_are_the_models_own_choices(tmp_path: Path) -> None:
+    """In float32, where caches and blocks choose what the model chooses."""
+    checkout, out = tmp_path / "checkout", tmp_path / "out"
     places = {part: ROOT / part for part in ("benchmarks", "tests/pretended_gpu", "tests/support")}
     places["mdlm_lm_eval"] = Path(mdlm_lm_eval.__file__).parent  # also where the wheel is tested
     for part, place in places.items():
         ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "*.jsonl")
         shutil.copytree(place, checkout / part, ignore=ignored)
     (checkout / "tests" / "__init__.py").touch()
-    (recorder := folder / "python").write_text(RECORDER)
+    (recorder := tmp_path / "python").write_text(RECORDER)
     recorder.chmod(0o755)
-    recorded = folder / "recorded"
+    recorded = tmp_path / "recorded"
     changes = {"OUT": str(out), "PYTHON": str(recorder), "RECORDED": str(recorded), "SHAPES": "tiny tiny-moe"}
     command = ["sh", str(checkout / "benchmarks" / "gpu.sh"), *TINY, "--batches", "2", "--dtype", "float32"]
-    subprocess.run(command, env=os.environ | changes, check=True, cwd=folder, timeout=600)
+    subprocess.run(command, env=os.environ | changes, check=True, cwd=tmp_path, timeout=600)
     for lines in recorded.read_text().split("\n\n")[:-1]:
         folders, *words = lines.splitlines()
         python(PRETENDED, str(checkout), *words, path=[Path(place) for place in folders.split(os.pathsep)])
     assert (checkout / "benchmarks" / "README.md").read_text() == (ROOT / "benchmarks" / "README.md").read_text()
-    return out
-
-
-def test_every_row_is_there_of_every_part(results: Path) -> None:
-    rows = json.loads((results / "gpu.json").read_text())["rows"]
+    rows = json.loads((out / "gpu.json").read_text())["rows"]
     assert {(row["shape"], row["batch"]) for row in rows} == {("tiny", 2), ("tiny-moe", 2)}
     assert {"cache=dual, blocks of 4", "block diffusion, blocks of 4"} < {row["workload"] for row in rows}
     assert all(row["ms a pass"] > 0 and row["of the floor"] > 0 for row in rows)
     assert all(row["plain loop, tokens a second"] > 0 for row in rows)
-    lines = (results / "README.md").read_text().splitlines()
+    lines = (out / "README.md").read_text().splitlines()
     assert sum(line.startswith("| tiny") for line in lines) == len(rows)
     assert any(line.startswith("pretended, torch.float32") for line in lines)
-
-
-def test_answers_are_the_models_own_choices(results: Path) -> None:
-    rows = json.loads((results / "gpu.json").read_text())["rows"]
     compared: dict[str, Any] = {row["workload"]: row for row in rows if row["same choice"] is not None}
     assert {name.partition(",")[0] for name in compared} == {"suite: 200 masks", "exact", "block diffusion"}
     assert all(row["same choice"] == 1.0 and row["margin"] == 0.0 for row in compared.values())
