@@ -1,8 +1,8 @@
 """Guests: generating functions that are not part of this package, called as their authors call them.
 
     options = DecodingOptions(sampler="generate.py:generate", n_masks=64, steps=32)
-    answer = adapt(signature_of(options), denoiser, end_ids=[126081])
-    ids = answer([prompt_ids], options, 64, 64, 0)
+    takes = signature_of(options)
+    ids = takes.call(takes.network(denoiser), prompts, mask, takes.arguments(options, 64, 64))
 
 A function gets the network and the prompts [B, L], and values for its own parameters: the mask token, ends of text, an
 attention mask, the length, and those of our options that it takes, under any name that scripts use for them.

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases as completions_of
+from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.decoding.way import way_of
@@ -19,18 +19,7 @@ from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import data, refused
-from tests.support.canvases import FROM_START, MASK, PAD, VOCABULARY, RecordingDenoiser, model
-
-
-def decode_canvases(*arguments, **settings) -> list[list[int]]:
-    """The tokens alone."""
-    return [completion.token_ids for completion in completions_of(*arguments, **settings)]
-
-
-@pytest.fixture
-def denoiser() -> RecordingDenoiser:
-    return model()
-
+from tests.support.canvases import FROM_START, MASK, PAD, VOCABULARY, model
 
 # Schedules
 
@@ -91,14 +80,14 @@ def test_sampling_follows_temperature_top_p_and_top_k() -> None:
 # The loop
 
 
-def test_guidance_keeps_what_was_unmasked_among_the_text(denoiser: RecordingDenoiser) -> None:
-    options = DecodingOptions(steps=2, cfg_scale=1.0, unmasking="left_to_right")
+def test_guidance_keeps_what_was_unmasked_among_the_text() -> None:
+    denoiser, options = model(), DecodingOptions(steps=2, cfg_scale=1.0, unmasking="left_to_right")
     infill, _ = build_infill_canvas([[1, 2], [4], [5]], way_of(options), mask_token_id=MASK, max_length=128)
     seen: list[list[int]] = []
     denoiser.model.get_input_embeddings().register_forward_hook(
         lambda _module, inputs, _output: seen.extend(inputs[0].tolist())
     )
-    (row,) = completions_of(denoiser, [infill], options)
+    (row,) = decode_canvases(denoiser, [infill], options)
     first, _ = row.token_ids
     assert row.cost.tokens == sum(map(len, seen))
     assert seen[2] == [1, 2, first, 4, MASK, 5]
@@ -108,8 +97,8 @@ def test_guidance_keeps_what_was_unmasked_among_the_text(denoiser: RecordingDeno
 # The public function
 
 
-def test_decode_returns_the_whole_canvas_by_default(denoiser: RecordingDenoiser) -> None:
-    options = DecodingOptions(n_masks=6, steps=2)
+def test_decode_returns_the_whole_canvas_by_default() -> None:
+    denoiser, options = model(), DecodingOptions(n_masks=6, steps=2)
     both = decode(denoiser, [[1, 2, 3], [4]], options)
     assert [len(tokens) for tokens in both] == [6, 6]
     assert decode(denoiser, [[4]], options) == both[1:]

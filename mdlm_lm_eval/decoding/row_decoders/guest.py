@@ -56,10 +56,9 @@ class Guest(RowDecoder):
             batch = canvases[first : first + len(list(alike))]
             length = takes.length(asked[first][0], options)
             _check_room(denoiser, batch, first, length)
-            prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in batch]
             with counted(denoiser.model, first) as count:
                 try:
-                    rows = answers(call, takes, network, prompts, *asked[first], batch[0].seed)
+                    rows = answers(call, takes, network, batch, asked[first][0])
                 except Exception as error:
                     if isinstance(error, RuntimeError) and "out of memory" in str(error):
                         raise  # a smaller batch may do
@@ -76,22 +75,18 @@ class Guest(RowDecoder):
 
 
 def answers(
-    call: DecodingCall,
-    takes: Signature,
-    network: Any,
-    prompts: Sequence[Sequence[int]],
-    n_tokens: int,
-    n_returned: int,
-    seed: int,
+    call: DecodingCall, takes: Signature, network: Any, batch: Sequence[Canvas], n_tokens: int
 ) -> list[list[int]]:
-    """The tokens after each prompt, of which `n_tokens` are asked for and `n_returned` are returned.
+    """The tokens after the prompt of each canvas, of which `n_tokens` are asked for.
 
     Raises ValueError if the function returns no token ids, and all errors of the function.
     """
     import torch
 
-    denoiser, ends, longest = call.denoiser, sorted(call.end_ids), max(map(len, prompts))
-    padding = [longest - len(prompt) for prompt in prompts]
+    denoiser, ends, seed = call.denoiser, sorted(call.end_ids), batch[0].seed
+    longest = max(canvas.prompt_length for canvas in batch)
+    padding = [longest - canvas.prompt_length for canvas in batch]
+    prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in batch]
     rows = [[denoiser.pad_token_id] * n + [*prompt] for n, prompt in zip(padding, prompts, strict=True)]
     ids = torch.tensor(rows, device=denoiser.device)  # [B, L]
     mask = torch.tensor([[0] * n + [1] * (longest - n) for n in padding], device=denoiser.device)
@@ -101,7 +96,7 @@ def answers(
     filled |= dict.fromkeys(PADS, denoiser.pad_token_id) | {"attention_mask": mask, "seed": seed}
     filled |= dict.fromkeys(END, ends if "generation_config" in takes.parameters else end)
     arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
-    arguments |= takes.arguments(call.options, n_tokens, n_returned)
+    arguments |= takes.arguments(call.options, n_tokens, batch[0].n_returned)
     with takes.foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
         output = takes.call(network, ids, mask, arguments)
         if isinstance(output, torch.Tensor):

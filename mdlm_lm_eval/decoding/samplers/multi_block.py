@@ -127,9 +127,8 @@ class MultiBlock(Sampler):
         priority = view.priority.where(among, -float("inf"))
         if self.surest_anywhere:
             fill = fill.scatter(1, priority.argmax(1, keepdim=True), True) & among
-        fill = fill | blocks.best(among, priority) & (self._active(blocks) & ~blocks.have(fill)).gather(
-            1, blocks.block_of
-        )
+        lacks = (self._active(blocks) & ~blocks.have(fill)).gather(1, blocks.block_of)
+        fill = fill | blocks.best(among, priority) & lacks
         return self._ended(view, Choice(fill=fill, state={**view.state, "n_open": n_open}), among)
 
     def _opened(self, view: View, blocks: _Blocks) -> "Tensor":
