@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from mdlm_lm_eval.model.denoiser import Denoiser
 
 # The authors' names for parameters that are filled in, and for our options beside the declared ones.
-MASKS, PADS = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
-END, ENDS = ("eos_id", "eos_token_id"), ("eos_ids", "eos_token_ids", "stop_ids", "stopping_criteria_idx")
+MASKS, _PAD = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
+_END, _ENDS = ("eos_id", "eos_token_id"), ("eos_ids", "eos_token_ids", "stop_ids", "stopping_criteria_idx")
 _PROMPTS = ("prompt", "input_ids", "inputs", "prompts", "prompt_ids")
 _MORE_NAMES = {"n_masks": ("gen_len", "max_gen_length"), "steps_per_block": ("denoising_steps", "max_denoising_steps")}
 WORDS = {"remasking": {"confidence": "low_confidence"}, "alg": {"confidence": "maskgit_plus", "margin": "topk_margin"}}
@@ -164,6 +164,14 @@ class Signature:
         found = {own: value for name, value in given.items() if (own := self.own_name(name)) and value is not None}
         found |= {name: words.get(found[name], found[name]) for name, words in WORDS.items() if name in found}
         return found | self.own_arguments(options)
+
+    def filled_in(self, denoiser: "Denoiser", ends: list[int]) -> dict[str, Any]:
+        """The ids of special tokens, by all names that authors have for them."""
+        config_end = getattr(denoiser.model.config, "eos_token_id", None)
+        end = config_end if config_end in ends else next(iter(ends), None)
+        filled: dict[str, Any] = dict.fromkeys(MASKS, denoiser.mask_token_id) | dict.fromkeys(_ENDS, ends)
+        filled |= dict.fromkeys(_PAD, denoiser.pad_token_id)
+        return filled | dict.fromkeys(_END, ends if "generation_config" in self.parameters else end)
 
     def network(self, denoiser: "Denoiser") -> Any:
         """What the function takes as its network. Raises OptionError for a method of a network that is not loaded."""

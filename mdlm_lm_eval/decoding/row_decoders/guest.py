@@ -9,17 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall, RowCost
-from mdlm_lm_eval.decoding.guests import (
-    END,
-    ENDS,
-    MASKS,
-    PADS,
-    GuestError,
-    Signature,
-    asked_tokens,
-    forked_random,
-    signature_of,
-)
+from mdlm_lm_eval.decoding.guests import GuestError, Signature, asked_tokens, forked_random, signature_of
 from mdlm_lm_eval.decoding.row_decoders import RowDecoder
 from mdlm_lm_eval.options import DecodingOptions, short_name
 from mdlm_lm_eval.registry import register
@@ -83,19 +73,15 @@ def answers(
     """
     import torch
 
-    denoiser, ends, seed = call.denoiser, sorted(call.end_ids), batch[0].seed
+    denoiser, seed = call.denoiser, batch[0].seed
     longest = max(canvas.prompt_length for canvas in batch)
     padding = [longest - canvas.prompt_length for canvas in batch]
     prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in batch]
     rows = [[denoiser.pad_token_id] * n + [*prompt] for n, prompt in zip(padding, prompts, strict=True)]
     ids = torch.tensor(rows, device=denoiser.device)  # [B, L]
     mask = torch.tensor([[0] * n + [1] * (longest - n) for n in padding], device=denoiser.device)
-    config_end = getattr(denoiser.model.config, "eos_token_id", None)
-    end = config_end if config_end in ends else next(iter(ends), None)
-    filled: dict[str, Any] = dict.fromkeys(MASKS, denoiser.mask_token_id) | dict.fromkeys(ENDS, ends)
-    filled |= dict.fromkeys(PADS, denoiser.pad_token_id) | {"attention_mask": mask, "seed": seed}
-    filled |= dict.fromkeys(END, ends if "generation_config" in takes.parameters else end)
-    arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
+    arguments = takes.filled_in(denoiser, sorted(call.end_ids)) | {"attention_mask": mask, "seed": seed}
+    arguments = {name: value for name, value in arguments.items() if name in takes.names and value is not None}
     arguments |= takes.arguments(call.options, n_tokens, batch[0].n_returned)
     with takes.foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
         output = takes.call(network, ids, mask, arguments)
