@@ -204,18 +204,33 @@ def board_of(scores: Scores, title: str, notes: Mapping[str, str]) -> Board:
     """Makes the board of a table of scores."""
     table = scores.table
     by_setting = dict(list(table.groupby("setting", sort=False)))
-    size = {setting: own["place"].nunique() for setting, own in by_setting.items()}
     dates = [*sorted({one.date for one in scores.files.values()})]
-    newest = {
-        setting: max(dates.index(scores.files[path].date) for path in own["file"].unique())
-        for setting, own in by_setting.items()
-    }
 
     def order(one: Setting) -> tuple[Any, ...]:
-        is_limited = one.limit is not None
-        # The newest comparison leads, but for full results: a limited table may hold one score alone.
-        which = is_limited, is_limited and size[one] < 2, -newest[one] * is_limited, -size[one]
-        return (*_distance(one)[:3], *which, *_distance(one)[3:], one.suite_hash or "")
+        """The distance from the standard setting. Questions that need their examples, and newer versions, come first.
+
+        The newest comparison leads, but for full results: a limited table may hold one score alone.
+        """
+        own, is_limited = by_setting[one], one.limit is not None
+        size = own["place"].nunique()
+        newest = max(dates.index(scores.files[path].date) for path in own["file"].unique())
+        return (
+            not one.asks,
+            one.served_by,
+            one.suite_version != current_version(),
+            is_limited,
+            is_limited and size < 2,
+            -newest * is_limited,
+            -size,
+            *(getattr(one, name) != standard for name, standard in DEFAULT_SETTINGS.items()),
+            one.asks != "mdlm_rules",
+            [-int(part) for part in re.findall(r"\d+", one.suite_version or "")],
+            one.chat_template,
+            *(getattr(one, name) or 0 for name in DEFAULT_SETTINGS),
+            one.group,
+            one.at_own_lengths,
+            one.suite_hash or "",
+        )
 
     ordered = sorted(by_setting, key=order)
     taken: dict[str, int] = {}
@@ -231,9 +246,8 @@ def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[s
     shown = [_named(row, own, is_one=is_one) for row, own in zip(rows, words, strict=True)]
     common = listed(one for one in rows[0].who.decoding if one not in words[0])
     title = ", ".join(sentences("title", setting=setting, standard=DEFAULT_SETTINGS))
-    facts = {"setting": setting, "main": main, "standard": DEFAULT_SETTINGS, "current": current_version()}
-    why_apart = "; ".join(sentences("apart", **facts))
-    section = Section(title, why_apart, setting, tuple(shown), common, pair)
+    reasons = sentences("apart", setting=setting, main=main, standard=DEFAULT_SETTINGS, current=current_version())
+    section = Section(title, "; ".join(reasons), setting, tuple(shown), common, pair)
     if setting.asks:
         return replace(section, rows=ranked(shown, lambda row: at_masks(row, pair[1])))
     by = section.ranked_by
@@ -259,23 +273,3 @@ def _pair(points: Sequence[set[Any]]) -> tuple[int, int]:
     several = [own for own in points if own] or [set(LOSS_OVER)]
     counts = sorted(set.intersection(*several) or set.union(*several))
     return next((n for n in counts[:-1] if n >= LOSS_OVER[0]), counts[0]), counts[-1]
-
-
-def _distance(setting: Setting) -> tuple[Any, ...]:
-    """The sort key of a setting: its distance from the standard setting.
-
-    Questions that need their examples, and newer versions, come first.
-    """
-    version = [-int(part) for part in re.findall(r"\d+", setting.suite_version or "")]
-    return (
-        not setting.asks,
-        setting.served_by,
-        setting.suite_version != current_version(),
-        *(getattr(setting, name) != standard for name, standard in DEFAULT_SETTINGS.items()),
-        setting.asks != "mdlm_rules",
-        version,
-        setting.chat_template,
-        *(getattr(setting, name) or 0 for name in DEFAULT_SETTINGS),
-        setting.group,
-        setting.at_own_lengths,
-    )

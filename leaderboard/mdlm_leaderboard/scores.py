@@ -231,8 +231,7 @@ def _suite_lines(file: ResultFile, row: Mapping[str, Any], task: SuiteTask) -> I
     ratio, (low, high) = result.options.get("mask_ratio"), result.effective.get("asked_masks", (NO_MASKS, NO_MASKS))
     masks, fillers = low if low == high and ratio is None else None, result.options.get("n_fillers") or 0
     for name, (series, x) in places_of(task, masks, ratio, fillers).items():
-        place = {"setting": setting, "who": who, "experiment": name, "series": series, "x": x}
-        yield _line(file, row, result, task=task.task, **place)
+        yield _line(file, row, result, task=task.task, setting=setting, who=who, experiment=name, series=series, x=x)
 
 
 def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
@@ -357,21 +356,22 @@ def command_of(file: ResultFile) -> str:
     inside = {member for members in file.groups.values() for member in members}
     outermost = [group for group in file.groups if group not in inside]
     first, seeds = next(iter(file.tasks.values())), tuple(file.config.get(name) for name in _SEEDS)
-    flags: dict[str, Any] = {
+    given = [(name, first.metadata[name]) for name in DEFAULT_SETTINGS if name in first.metadata]
+    metadata = [f"{name}={value}" for name, value in given if value != DEFAULT_SETTINGS[name]]
+    has_shots = not first.suite and len({task.shots for task in file.tasks.values()}) == 1
+    flags = {
         "model": file.model_kind,
         "model_args": file.model_args,
         "tasks": ",".join([*outermost, *(task for task in file.tasks if task not in inside)]),
         "gen_kwargs": file.gen_kwargs,
+        "metadata": metadata if first.suite else None,
+        "num_fewshot": first.shots if has_shots else None,
+        "limit": file.limit,
+        "batch_size": file.config.get("batch_size"),
+        "apply_chat_template": file.chat_template,
+        "fewshot_as_multiturn": str(file.fewshot_as_multiturn).lower() if file.chat_template else None,
+        "system_instruction": file.system_instruction,
+        "seed": None if seeds == LM_EVAL_SEEDS else ",".join(map(str, seeds)),
+        "confirm_run_unsafe_code": any(task.config.get("unsafe_code") for task in file.tasks.values()),
     }
-    if first.suite:
-        given = [(name, first.metadata[name]) for name in DEFAULT_SETTINGS if name in first.metadata]
-        flags["metadata"] = [f"{name}={value}" for name, value in given if value != DEFAULT_SETTINGS[name]]
-    elif len({task.shots for task in file.tasks.values()}) == 1:
-        flags["num_fewshot"] = first.shots
-    flags |= {"limit": file.limit, "batch_size": file.config.get("batch_size")}
-    if file.chat_template:
-        flags |= {"apply_chat_template": True, "fewshot_as_multiturn": str(file.fewshot_as_multiturn).lower()}
-    flags["system_instruction"] = file.system_instruction
-    flags["seed"] = None if seeds == LM_EVAL_SEEDS else ",".join(map(str, seeds))
-    flags["confirm_run_unsafe_code"] = any(task.config.get("unsafe_code") for task in file.tasks.values())
     return lm_eval_command(flags)

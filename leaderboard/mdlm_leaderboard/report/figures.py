@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -143,8 +142,10 @@ def analysis(section: Section) -> Figure:
         for n, (title, frame) in enumerate(frames.items()):
             look: dict[str, Any] = {"color": COLOURS[n % len(COLOURS)], "label": title}
             look["marker"] = MARKERS[n % len(MARKERS)]
-            if section.experiment.name == "e12":
-                _draw_points(axes, frame, look)
+            if section.experiment.name == "e12":  # a point for each task; overlapping ones look darker
+                axes.plot(frame["gain"], frame["loss"], linestyle="none", alpha=0.5, **look)
+                for line in (axes.axhline, axes.axvline):
+                    line(0, color=_GREY, linewidth=0.8, zorder=0)
                 continue
             by = section.experiment.x
             bands = frame["band"].astype(float).fillna(0.0)
@@ -161,10 +162,3 @@ def analysis(section: Section) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left")
     return figure
-
-
-def _draw_points(axes: Axes, frame: pd.DataFrame, look: Mapping[str, Any]) -> None:
-    """A point for each task; overlapping ones look darker."""
-    axes.plot(frame["gain"], frame["loss"], linestyle="none", alpha=0.5, **look)
-    for line in (axes.axhline, axes.axvline):
-        line(0, color=_GREY, linewidth=0.8, zorder=0)
