@@ -116,7 +116,7 @@ def build_prompts(task: Any, lm: Any, n_masks: int | None, *, limit: int | None,
                 document, 0, apply_chat_template=chat, fewshot_as_multiturn=True, chat_template=lm.apply_chat_template
             )
             prompt = _prompt(name, text, task.config.generation_kwargs, document["answer"], lm, n_masks)
-            prompts.append(replace(prompt, examples=_examples(task, document, text, lm)))
+            prompts.append(replace(prompt, examples=_examples(task, document, text, prompt, lm)))
     else:
         task.build_all_requests(
             limit=limit, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=lm.apply_chat_template
@@ -153,7 +153,7 @@ def _prompt(name: str, text: str, gen_kwargs: Mapping[str, Any], answer: str, lm
     return Prompt(token_ids, answer_at, masks, others, [], answer, length)
 
 
-def _examples(task: Any, document: dict[str, Any], text: str, lm: Any) -> list[range]:
+def _examples(task: Any, document: dict[str, Any], text: str, prompt: Prompt, lm: Any) -> list[range]:
     """The token positions of each example. With a chat template, other text may stand between its two lines."""
     tokenizer = lm.tokenizer
     if task.is_fixed_slot:
@@ -161,6 +161,8 @@ def _examples(task: Any, document: dict[str, Any], text: str, lm: Any) -> list[r
     # A chat template has written its own BOS already.
     special = tokenizer.bos_token is None or not text.startswith(tokenizer.bos_token)
     encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=special, verbose=False)
+    if encoded["input_ids"][: prompt.length] != prompt.token_ids[: prompt.length]:
+        raise OptionError(f"{task.config.task}: the tokenizer splits its prompts otherwise where it also gives offsets")
     found = []
     end = 0
     for example in examples_of(task, document):
