@@ -26,7 +26,7 @@ def decode_one(
     numbers = _block_numbers(denoiser, canvas, options)
     tokens, sampler = list(canvas.token_ids), way_of(options).sampler
     canvases: list[list[int]] = []
-    for block, steps in zip(*_blocks(denoiser, canvas, options, numbers), strict=True):
+    for block, steps in zip(_blocks(denoiser, canvas, numbers), canvas.block_steps, strict=True):
         shares = _shares(denoiser, block, steps, options)
         n_edits, has_changed = 0, True
         while True:
@@ -62,17 +62,13 @@ def _block_numbers(denoiser: Denoiser, canvas: Canvas, options: DecodingOptions)
     return numbers.clamp(min=-1) if attention.whole_prompt else numbers
 
 
-def _blocks(
-    denoiser: Denoiser, canvas: Canvas, options: DecodingOptions, numbers: Tensor
-) -> tuple[list[list[int]], Sequence[int]]:
-    """The slots of each block, and its denoising steps."""
+def _blocks(denoiser: Denoiser, canvas: Canvas, numbers: Tensor) -> list[list[int]]:
+    """The slots of each block."""
     slots = list(canvas.slots)
-    if denoiser.attention.is_block_causal:
-        of_slots = numbers[slots].tolist()
-        blocks = [[slot for slot, its in zip(slots, of_slots, strict=True) if its == n] for n in sorted({*of_slots})]
-    else:
-        blocks = [[slots.pop(0) for _ in range(length)] for length in canvas.block_lengths]
-    return blocks, canvas.block_steps
+    if not denoiser.attention.is_block_causal:
+        return [[slots.pop(0) for _ in range(length)] for length in canvas.block_lengths]
+    of_slots = numbers[slots].tolist()
+    return [[slot for slot, its in zip(slots, of_slots, strict=True) if its == n] for n in sorted({*of_slots})]
 
 
 def _shares(denoiser: Denoiser, block: Sequence[int], steps: int, options: DecodingOptions) -> Iterator[int]:

@@ -103,23 +103,24 @@ def score(
         batch_size=batch_size,
     )
     ends, walks = _run(scoring, starts)
-    for end in ends if is_walked else ():
+    for end in itertools.chain.from_iterable(ends if is_walked else ()):
         pairs = zip(end.order, end.log_probs, strict=True)
-        terms[end.index] += [Term(position, 1.0, log_prob) for position, log_prob in pairs]
+        terms[end.index] += [Term(end.offset + position, 1.0, log_prob) for position, log_prob in pairs]
     found = []
-    for walk, own in zip(walks, terms, strict=True):
-        total, is_greedy = sum(term.weight * term.log_prob for term in own), options.check_greedy and walk.is_greedy
-        found.append(Likelihood(float(total), is_greedy, _error_of(own, walk.request, options), own))
+    for request, walk, own in zip(fitted, walks, terms, strict=True):
+        is_greedy = options.check_greedy and all(one.is_greedy for one in walk)
+        total = float(sum(term.weight * term.log_prob for term in own))
+        found.append(Likelihood(total, is_greedy, _error_of(own, request, options), own))
     return found
 
 
-def _run(scoring: Scoring, starts: Sequence[Trajectory]) -> tuple[Sequence[Trajectory], Sequence[Trajectory]]:
-    """Runs all passes. Returns the trajectories of the estimate, and those of greedy decoding."""
+def _run(scoring: Scoring, starts: Sequence[Trajectory]) -> tuple[list[list[Trajectory]], list[list[Trajectory]]]:
+    """Runs all passes. Returns the trajectories of each request's blocks, of the estimate and of greedy decoding."""
     options = scoring.options
     ends = walks = starts
     if scoring.denoiser.attention.is_block_causal:
-        ends = list(map(_joined, starts, score_blocks(scoring, [start.request for start in starts])))
-        return ends, ends
+        of_blocks = score_blocks(scoring, [start.request for start in starts])
+        return of_blocks, of_blocks
     if scoring.corruptions_of is None:
         ends = [replace(start, masked=list(start.masked), order=[], log_probs=[]) for start in starts]
         walks = ends if scoring.rule is options else starts
@@ -129,7 +130,7 @@ def _run(scoring: Scoring, starts: Sequence[Trajectory]) -> tuple[Sequence[Traje
             read(scoring, batch)
     if options.check_greedy:
         _walk(scoring, walks, while_greedy=True)
-    return ends, walks
+    return [[end] for end in ends], [[walk] for walk in walks]
 
 
 def with_shared_contexts(
@@ -209,17 +210,6 @@ def _start(
             "alone all positions look the same; begin with the tokenizer's beginning or end of text"
         )
     return Trajectory(index, fitted, answer_length(fitted, options), list(range(len(fitted.continuation_ids))))
-
-
-def _joined(whole: Trajectory, blocks: Sequence[Trajectory]) -> Trajectory:
-    """The trajectory of a whole continuation, from those of its blocks, which are decoded one after the other."""
-    return replace(
-        whole,
-        masked=[],
-        order=[block.offset + position for block in blocks for position in block.order],
-        log_probs=[log_prob for block in blocks for log_prob in block.log_probs],
-        is_greedy=all(block.is_greedy for block in blocks),
-    )
 
 
 def _error_of(terms: Sequence[Term], request: LikelihoodRequest, options: LikelihoodOptions) -> float | None:
