@@ -159,8 +159,7 @@ class Options:
 
     def changes(self) -> dict[str, Any]:
         """Returns the value of every option that differs from its default, by name."""
-        values = {name: (getattr(self, name), each.default) for name, each in self._declared.items()}
-        return {name: value for name, (value, default) in values.items() if value != default}
+        return {name: value for name, each in self._declared.items() if (value := getattr(self, name)) != each.default}
 
 
 def is_random(unmasking: str) -> bool:

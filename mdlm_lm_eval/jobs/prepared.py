@@ -90,8 +90,7 @@ def resolved(
 ) -> list[ResolvedRequest]:
     """Returns the options of each request. Requests with equal keyword arguments have the same object."""
     keys = [json.dumps(instance.args[1], default=str) for instance in requests]
-    alike = {key: instance.args[1] for key, instance in zip(keys, requests, strict=True)}
-    found = {key: resolve(gen_kwargs) for key, gen_kwargs in alike.items()}
+    found = {key: resolve(instance.args[1]) for key, instance in dict(zip(keys, requests, strict=True)).items()}
     return [found[key] for key in keys]
 
 
