@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -212,16 +211,10 @@ def test_a_thinking_template_answers_at_once_where_it_is_asked_to(folders: dict[
     assert lm.apply_chat_template(messages) == f"{known}<think>\n\n</think>\n\n"
 
 
-PAGE = " ".join((Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").split())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_page_of_models_says_what_was_seen(name: str) -> None:
-    known = shape(name)
-    (seen,) = re.findall(r"from the published files [^:]*: (.*?)\. For the others", PAGE)
-    names = [re.sub(r"\W|_", "", one.lower()) for one in re.split(", | and ", seen)]
-    own = re.sub(r"\W|_", "", known["checkpoint"].rpartition("/")[2].lower())
-    assert own.startswith(tuple(names)) == bool(known["seen"])
+def test_the_page_of_models_counts_what_was_seen() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    assert sum(bool(shape(name)["seen"]) for name in NAMES) == 6
+    assert "six published checkpoints (`tests/published`)" in " ".join(page.split())
 
 
 @pytest.mark.parametrize("name", ["diffusion_gemma", "llada22", "nemotron_labs_diffusion"])
