@@ -3,7 +3,7 @@
 Every difference is B - A. There is one verdict, of the test whose interval is shown (`difference`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,10 +90,7 @@ def _text(
     n_questions, head = sum(one.n_questions for one, _ in measured), metric.removesuffix(",none")
     is_accuracy = all(one.is_accuracy(metric) for pair in measured for one in pair)
     factor, form = (100, "z.1f") if is_accuracy else (1, ".4g")
-    known = [[one for name in by_task if (one := own[name, metric]) and one.parts] for own in shares]
-    is_tested = all(len(own) == len(by_task) for own in known)
-    is_sampled = is_tested and all(metric in own.get(name, {}) for own in answers for name in by_task)
-    scores = [pair for name in by_task for pair in _paired(name, metric, answers)] if is_sampled else []
+    means, scores = _over_questions(by_task, metric, answers, shares)
     words = sentences(
         "compare",
         names=names,
@@ -103,8 +100,8 @@ def _text(
         is_accuracy=is_accuracy,
         form=form,
         change=_over_tasks(by_task, n_questions, is_share=is_accuracy).scaled(factor),
-        test=_test(measured, [mean_of_tasks(own) for own in known], factor, cluster) if is_tested else None,
-        is_same=is_sampled and all(one == other for one, other in scores),
+        test=_test(measured, means, factor, cluster) if means else None,
+        is_same=bool(scores) and all(one == other for one, other in scores),
         flips=_flips(scores),
         noise=_noise(files, by_task, n_questions),
         unmeasured=UNMEASURED,
@@ -116,6 +113,21 @@ def _text(
     ]
     table = markdown_table([head, "A", "B", f"B - A{' (points)' * is_accuracy}"], rows)
     return "\n\n".join(["\n".join(paths), *words, table])
+
+
+def _over_questions(
+    tasks: Collection[str],
+    metric: str,
+    answers: Sequence[Answers],
+    shares: Sequence[Mapping[tuple[str, str], Score | None]],
+) -> tuple[list[Score], list[tuple[float, float]]]:
+    """The mean of each file with its clusters, and the scores of each question in both; empty where unknown."""
+    known = [[one for name in tasks if (one := own[name, metric]) and one.parts] for own in shares]
+    if any(len(own) < len(tasks) for own in known):
+        return [], []
+    is_sampled = all(metric in own.get(name, {}) for own in answers for name in tasks)
+    scores = [pair for name in tasks for pair in _paired(name, metric, answers)] if is_sampled else []
+    return [mean_of_tasks(own) for own in known], scores
 
 
 class _Test(NamedTuple):

@@ -74,7 +74,7 @@ def speed_findings(section: Section, name: str) -> list[str]:
     There are two frontiers: of exact settings, and of the others (approximate caches and guests). Differences that are
     not significant have no sentence.
     """
-    sentences = []
+    pairs = []
     rows = [row for row in section.rows if name in row.benchmarks and row.benchmarks[name].speed]
     for who in dict.fromkeys(str(row.who) for row in rows):
         own = [(row, row.benchmarks[name]) for row in rows if str(row.who) == who]
@@ -82,20 +82,14 @@ def speed_findings(section: Section, name: str) -> list[str]:
         for on in (exact, [one for one in own if one not in exact]) if exact else ():
             slow = max(exact, key=lambda one: (one[1].mean, one[1].speed))
             fast = max((one for one in on if one[1].mark), key=lambda one: one[1].speed, default=slow)
-            sentences += _gain(*slow, *fast)
-    return sentences
+            if found := _change(slow[1], fast[1]):
+                pairs.append((slow, fast, found))
+    return sentences("speed", pairs=pairs, times=TIMES, costs=COSTS)
 
 
-def _gain(slow: Row, best: Estimate, fast: Row, other: Estimate) -> list[str]:
-    """A sentence about the second setting, if it is faster and its score differs significantly."""
+def _change(best: Estimate, other: Estimate) -> Interval | None:
+    """How far the scores are apart, in points, if the second setting is faster and its score differs significantly."""
     if not best.score or not other.score or other.speed <= slack_of(best.speed_by) * best.speed:
-        return []
+        return None
     found = difference(*sorted((best.score, other.score), key=lambda score: score.mean)).scaled(100)
-    by = "" if other.speed_by in TIMES else f" by {COSTS[other.speed_by]}"
-    before, now = (one.costs["tokens_per_second"] or 0.0 for one in (best, other))
-    is_timed = before and now and by and best.machine == other.machine
-    clock = f" ({now / before:.1f} times by the clock)" if is_timed else ""
-    gain = f"{fast.label} is {other.speed / best.speed:.1f} times faster{by}{clock}"
-    how = "worse" if best.mean > other.mean else "better"
-    than = slow.label if slow.settings or slow.shown else "the defaults"
-    return [f"{gain} and {found.in_words} points {how} than {than}."] if found.is_significant else []
+    return found if found.is_significant else None

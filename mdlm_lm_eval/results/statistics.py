@@ -246,12 +246,10 @@ def difference(first: Score, second: Score) -> Interval:
         half = quantile * math.sqrt(within)
         return Interval(mean, max(mean - half, -1.0), min(mean + half, 1.0))
     share = (first.within + second.within - within) / 2 / math.sqrt(first.within * second.within)
-    limits = [_limits(one, quantile) for one in (first, second)]
-    (below_1, above_1), (below_2, above_2) = (
-        (one.mean - low, high - one.mean) for one, (low, high) in zip((first, second), limits, strict=True)
-    )
-    down = _added(below_2, above_1, share)
-    return Interval(mean, mean - down, mean + _added(above_2, below_1, share))
+    (low_1, high_1), (low_2, high_2) = (_limits(one, quantile) for one in (first, second))
+    down = _added(second.mean - low_2, high_1 - first.mean, share)
+    up = _added(high_2 - second.mean, first.mean - low_1, share)
+    return Interval(mean, mean - down, mean + up)
 
 
 def against(baseline: Score, other: Score) -> str:
