@@ -34,7 +34,6 @@ class EditedBlock:
     step, post: passes so far, and those since its last original mask was filled.
     seen: all states that passes have written.
     n_masks: its masks at first.
-    events: changes of the last pass.
     """
 
     tokens: list[int]
@@ -45,7 +44,6 @@ class EditedBlock:
     is_done: bool = False
     seen: set[tuple[int, ...]] = field(default_factory=set)
     n_masks: int = 0
-    events: list[Event] = field(default_factory=list)
 
 
 class Insertions(PassByPass):
@@ -95,8 +93,7 @@ class Insertions(PassByPass):
                 self.blocks[n] = self._next(n)
             else:
                 self.costs[n].steps += 1
-                block.is_done = self._edit(block, of_row, self.randoms[n])
-                self.note(n, self.starts[n], block.events)
+                self._edit(n, of_row)
 
     def _is_over(self, block: EditedBlock) -> bool:
         """Whether a block needs no further pass."""
@@ -104,8 +101,9 @@ class Insertions(PassByPass):
         block.post = 0 if any(block.is_original[i] for i in masks) else block.post + 1
         return block.n_masks == 0 or (not masks and block.post > self.most_post)
 
-    def _edit(self, block: EditedBlock, logits: "Tensor", random: Random) -> bool:
-        """Changes a block by its `logits` [B, V]; returns whether it is done."""
+    def _edit(self, row: int, logits: "Tensor") -> None:
+        """Changes a row's block by its `logits` [B, V]."""
+        block = self.blocks[row]
         before = list(block.tokens)
         confidence, proposed = (values.tolist() for values in logits.softmax(-1).max(-1))
         chosen, is_final = self._masks_to_fill(block, confidence)
@@ -120,11 +118,11 @@ class Insertions(PassByPass):
             proposed = logits.argmax(-1).tolist()
         written = [proposed[i] if i in chosen else token for i, token in enumerate(before)]
         if not is_final:
-            self._redraw(block, before, written, logits, random)
+            self._redraw(block, before, written, logits, self.randoms[row])
         block.seen.add(tuple(written))
         block.step += 1
-        self._rebuild(block, before, written, confidence)
-        return block.tokens == before and self.mask not in before
+        self._rebuild(row, before, written, confidence)
+        block.is_done = block.tokens == before and self.mask not in before
 
     def _redraw(
         self, block: EditedBlock, before: Sequence[int], written: list[int], logits: "Tensor", random: Random
@@ -155,10 +153,9 @@ class Insertions(PassByPass):
             return set(masks), True
         return chosen, False
 
-    def _rebuild(
-        self, block: EditedBlock, before: Sequence[int], written: Sequence[int], confidence: Sequence[float]
-    ) -> None:
+    def _rebuild(self, row: int, before: Sequence[int], written: Sequence[int], confidence: Sequence[float]) -> None:
         """Carries out DELETE and SPLIT in the tokens as written, and cuts or fills the block on the right."""
+        block = self.blocks[row]
         # Each with its index n before; a new mask in front of index n has -1 - n.
         new: list[tuple[int, bool, bool, int]] = []
         for i, token in enumerate(written):
@@ -171,9 +168,9 @@ class Insertions(PassByPass):
         block.tokens, block.is_prompt, block.is_original, origins = (list(values) for values in zip(*new, strict=True))
         kept = dict(zip(origins, block.tokens, strict=True))
         sure = [*confidence, 0.0]
-        block.events = [Event(0, -1 - n, None, self.mask, sure[-1 - n]) for n in origins if n < 0]
-        pairs = enumerate(before)
-        block.events += [Event(0, i, old, kept.get(i), sure[i]) for i, old in pairs if kept.get(i) != old]
+        events = [Event(0, -1 - n, None, self.mask, sure[-1 - n]) for n in origins if n < 0]
+        events += [Event(0, i, old, kept.get(i), sure[i]) for i, old in enumerate(before) if kept.get(i) != old]
+        self.note(row, self.starts[row], events)
 
 
 @dataclass(frozen=True)
