@@ -56,7 +56,7 @@ def write(folder: Path) -> None:
     table = markdown_table(("`sampler`", "what it does"), ways)
     replace_table(folder / "options.md", "sampler", table)
     runs = published()
-    header = ("preset", "published", "by others", "task", "shots", "options")
+    header = ("preset", "published", "by others", "task", "shots", "chat template", "options")
     _write_csv(folder / "presets.csv", header, (_preset(name, run) for name, run in runs.items()))
     models = {name.rpartition("/")[0]: run for name, run in runs.items()}
     header = ("model", "source", "date", "differs")
@@ -137,7 +137,8 @@ def _preset(name: str, run: Published) -> tuple[str, ...]:
     options |= dict([tokens.split("=")]) if tokens else {}
     score = run.score and run.score + "†" * (not run.is_target)
     others = ", ".join(other.score for other in repeated_by(name).values())
-    return f"`{name}`", score, others, f"`{task}`", shots or "", f"`{typed(options)}`"
+    template = "yes" if run.value("--apply_chat_template") is not None else ""
+    return f"`{name}`", score, others, f"`{task}`", shots or "", template, f"`{typed(options)}`"
 
 
 def _repeated(name: str, run: Published) -> Iterator[tuple[str, ...]]:

@@ -146,12 +146,11 @@ def headline(study: Study) -> str:
     over, predicted, masks, verdict = primary(study)["EOS padding"]
     n = len(over.changes)
     return (
-        f"We fine-tuned {n} small models twice: once with answers padded by EOS tokens, as LLaDA does, and once by "
-        "masks.\n\n"
+        f"We fine-tuned {n} small models twice: with answers padded by EOS tokens, as LLaDA does, and by masks.\n\n"
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower with "
         f"200 masks than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} of them does.\n"
-        f"- The median difference between the two is {over.median.mean:+.1f} points ({_ends(over)}; {chance(over.p)}). "
-        f"Two comparisons are registered, so p must be below 0.025: the effect is *{verdict}*."
+        f"- With 200 masks, EOS padding minus mask padding is a median of {over.median.mean:+.1f} points "
+        f"({_ends(over)}). After correction for two comparisons, this is not significant ({chance(over.p)}): *{verdict}*."
     )
 
 

@@ -133,7 +133,7 @@ def _show(options: argparse.Namespace) -> str:
 
 def _compare(options: argparse.Namespace) -> str:
     if options.published == bool(options.second):
-        raise OptionError("compare needs either B or --published")
+        raise OptionError("compare needs two results, `compare A B`, or `compare A --published`")
     if options.published:
         from mdlm_leaderboard.published import beside_published
 

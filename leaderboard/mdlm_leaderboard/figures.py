@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from mdlm_leaderboard.board import Section
 from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS
-from mdlm_leaderboard.findings import loss_of, mask_lines, short_name
+from mdlm_leaderboard.findings import MOST_LINES, loss_of, mask_lines, one_step, short_name
 from mdlm_leaderboard.rows import Curve
 from mdlm_leaderboard.scores import CHANCE
 from mdlm_lm_eval.results.figure_style import COLUMN_WIDTH, MARKERS, figure_style, log_axis, on_dark, save_figure
@@ -94,8 +94,9 @@ def _limits(percents: Sequence[float]) -> tuple[float, float]:
 
 
 def headline(section: Section) -> Chart:
-    """The chart of the loss to masks: a line per checkpoint, labelled with its loss."""
+    """The chart of the loss to masks: a line per checkpoint, labelled with its loss, those of the finding first."""
     lines, rows = [], mask_lines(section)
+    rows += [row for row in one_step(section) if row not in rows and not row.who.adapter][: MOST_LINES - len(rows)]
     for row in rows:
         found = loss_of(row, section)
         seeds = f" ({len(row.seeds)} seeds)" if row.seeds else ""
@@ -104,6 +105,4 @@ def headline(section: Section) -> Chart:
         shown = f"+ {name}" if row.who.adapter else short_name(name)
         lines.append(Line(name, row.curve("masks"), fill(f"{shown}{seeds}: {cost}", _LABEL)))
     among = f": {len(rows)} of {len(section.rows)} rows" if len(rows) < len(section.rows) else ""
-    if among and rows[-1].who.adapter:
-        among = f": {short_name(rows[0].who.model)} and its fine-tuning{'s' if len(rows) > 2 else ''}"
     return Chart(f"Accuracy by appended masks{among}.", tuple(lines))

@@ -11,7 +11,7 @@ from mdlm_lm_eval.results.parallelism import TIMES, slack_of
 from mdlm_lm_eval.results.statistics import Interval, difference
 
 _ONE_STEP = ("1", AUTOREGRESSIVE)
-_MOST_LINES = 7  # in the figure of masks
+MOST_LINES = 7  # in the figure of masks
 
 
 def short_name(model: str) -> str:
@@ -19,13 +19,18 @@ def short_name(model: str) -> str:
     return model.rpartition("/")[2]
 
 
+def one_step(section: Section) -> list[Row]:
+    """The rows that are decoded in one step with both numbers of masks."""
+    return [row for row in section.rows if row.who.steps in _ONE_STEP and loss(row, section.pair)]
+
+
 def mask_lines(section: Section) -> list[Row]:
-    """The rows of the figure of masks, all decoded in one step.
+    """The rows of the finding about masks, all decoded in one step.
 
     These are the model with the largest loss among those with adapters, and its adapters; or all models, if no adapter
     was measured.
     """
-    rows = [row for row in section.rows if row.who.steps in _ONE_STEP and loss(row, section.pair)]
+    rows = one_step(section)
     plain = [row for row in rows if not row.who.adapter]
     with_adapter = [row for row in rows if row.who.adapter]
     adapted = {
@@ -33,7 +38,7 @@ def mask_lines(section: Section) -> list[Row]:
         for row in plain
     }
     if not any(adapted.values()):
-        return plain[:_MOST_LINES]
+        return plain[:MOST_LINES]
     before = max((row for row in plain if adapted[row.id]), key=lambda row: loss_of(row, section).mean)
     return [before, *sorted(adapted[before.id], key=lambda row: row.who.adapter)]
 

@@ -316,10 +316,14 @@ def test_a_loss_is_from_2_to_200_masks_in_table_and_headline(tmp_path: Path) -> 
     said = masks_finding(section)
     assert f"{column(board, 'loss', base).with_significance}" in said
     assert (
-        "After fine-tuning, it is right in 76.0% with MA (CE + TV) (median of 2 seeds) and 74.0% with SFT (one seed)."
+        "After fine-tuning, 76.0% are right with MA (CE + TV) (median of 2 seeds) and 74.0% with SFT (one seed)."
         in said
     )
-    assert headline(section).caption == "Accuracy by appended masks: base and its fine-tunings."
+    drawn = headline(section)
+    assert [line.name for line in drawn.lines][:3] == ["org/base", "MA (CE + TV)", "SFT"]
+    assert {line.name for line in drawn.lines} >= {row.who.model for row in section.rows if not row.who.adapter} - {
+        "org/ar"
+    }
 
 
 def test_without_2_and_200_masks_the_pair_is_of_counts_that_all_have(tmp_path: Path) -> None:
