@@ -150,7 +150,8 @@ def headline(study: Study) -> str:
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower with "
         f"200 masks than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} of them does.\n"
         f"- With 200 masks, EOS padding minus mask padding is a median of {over.median.mean:+.1f} points "
-        f"({_ends(over)}). After correction for two comparisons, this is not significant ({chance(over.p)}): *{verdict}*."
+        f"({_ends(over)}). After correction for two comparisons, this is not significant ({chance(over.p)}): "
+        f"*{verdict}*."
     )
 
 
