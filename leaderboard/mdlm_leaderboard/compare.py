@@ -35,7 +35,7 @@ def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
     A folder stands for its newest file. Questions whose documents have the same value in the field `cluster` are one
     cluster, by default in the field that the task's metadata name. Raises UnusableFile if the files cannot be compared.
     """
-    files = (read_chosen_file(first), read_chosen_file(second))
+    files = (read_chosen_file(first, is_compared=True), read_chosen_file(second, is_compared=True))
     tasks = [(one, files[1].tasks[name]) for name, one in files[0].tasks.items() if name in files[1].tasks]
     _check_questions(files, tasks)
     metrics = dict.fromkeys(metric for one, other in tasks for metric in one.metrics if metric in other.metrics)

@@ -28,7 +28,7 @@ def write_samples(paths: Sequence[Path], output: Path) -> int:
 
     A folder stands for its newest file. Raises UnusableFile if there is no question, or a file cannot be read.
     """
-    files = [read_chosen_file(path) for path in paths]
+    files = [read_chosen_file(path, is_compared=len(paths) > 1) for path in paths]
     runs = [_questions_of(file) for file in files]
     shared = [key for key in runs[0] if all(key in run for run in runs)]
     if not shared:

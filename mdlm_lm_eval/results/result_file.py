@@ -194,14 +194,20 @@ def missing(path: Path) -> str:
     return f"does not exist; {printable(hint)}" if hint else "does not exist"
 
 
-def read_chosen_file(path: Path) -> ResultFile:
-    """Reads a result file, or the newest one in a folder. Raises UnusableFile, which names the file."""
+def read_chosen_file(path: Path, *, is_compared: bool = False) -> ResultFile:
+    """Reads a result file, or the newest one in a folder. Raises UnusableFile, which names the file.
+
+    A folder whose results lie in several folders is refused if the result is compared: the newest may be any of them.
+    """
     if not path.exists():
         raise UnusableFile(f"{path} {missing(path)}")
     files = [file for file in find_result_files(path) if file.is_file()] if path.is_dir() else [path]
     if not files:
         raise UnusableFile(f"{path} holds no result file")
     newest = max(files, key=lambda file: file.stat().st_mtime)
+    folders = sorted({file.parent for file in files})
+    if is_compared and len(folders) > 1:
+        raise UnusableFile(f"{path} holds results in {len(folders)} folders; name one, such as {folders[-1]}")
     if len(files) > 1:
         logger.warning("%s is the newest of %d files in %s", printable(str(newest)), len(files), path)
     try:

@@ -316,8 +316,8 @@ def test_a_loss_is_from_2_to_200_masks_in_table_and_headline(tmp_path: Path) -> 
     said = masks_finding(section)
     assert f"{column(board, 'loss', base).with_significance}" in said
     assert (
-        "After fine-tuning, 76.0% are right with MA (CE + TV) (median of 2 seeds) and 74.0% with SFT (one seed)."
-        in said
+        "After fine-tuning, 76.0% are right with MA (CE + TV) (78.0% with 2 masks, median of 2 seeds) and 74.0% with "
+        "SFT (80.0% with 2 masks, one seed)." in said
     )
     drawn = headline(section)
     assert [line.name for line in drawn.lines][:3] == ["org/base", "MA (CE + TV)", "SFT"]

@@ -54,7 +54,7 @@ def test_the_page_of_the_committed_results(site: Path) -> None:
     assert len(page.ids) == len(set(page.ids))
     assert all(link[1:] in page.ids for link in page.links if link.startswith("#"))
     for words in (
-        "Appended masks cost built-in-instruct 70.6 (69.9 to 71.2) points of accuracy (from 2 to 200 masks)",
+        "Appended masks (from 2 to 200) cost built-in-instruct 70.6 (69.9 to 71.2) points of accuracy",
         "Other settings",
     ):
         assert words in page.text
@@ -276,6 +276,10 @@ def test_a_folder_stands_for_its_newest_file_and_a_missing_one_is_named(tmp_path
         write(tmp_path / folder, a=gsm8k_file(score))
     by_file = typed("compare", tmp_path / "one" / "a.json", tmp_path / "two" / "a.json")
     assert typed("compare", tmp_path / "one", tmp_path / "two") == by_file
+    write(tmp_path / "two" / "other", b=gsm8k_file())
+    assert "holds results in 2 folders; name one, such as " in typed(
+        "compare", tmp_path / "one", tmp_path / "two", code=2
+    )
     for words in (["show", "nosuch"], ["compare", "nosuch", tmp_path / "one"]):
         assert typed(*words, code=1) == "mdlm-leaderboard: nosuch does not exist\n"
     for words in (["samples", tmp_path / "onne", "--output_path", "page"], ["show", tmp_path / "onne"]):
