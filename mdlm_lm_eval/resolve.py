@@ -333,25 +333,39 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
     """
     length = next((layer["block_length"] for layer in reversed(layers) if "block_length" in layer), None)
     attention, own_length = attention_of(length), getattr(attention_of(None), "block_length", None)
+    block_length = length if attention is None else attention.block_length
     merged: dict[str, Any] = {}
     for layer in layers:
         below = {name: value for name, value in merged.items() if name not in layer}
         excluded = _excluded_by(layer, below)
         below = _of_one_sampler({name: value for name, value in below.items() if name not in excluded}, layer)
-        is_full, n_masks = attention is not None and not attention.is_block_causal, layer.get("n_masks")
-        if is_full and isinstance(n_masks, int) and (below.get("block_length") or 0) > n_masks:
-            del below["block_length"]  # in block diffusion, a block may be longer than the masks that are asked for
-        if below.get("steps_per_block") and "block_length" in layer:
-            before, after = merged.get("block_length") or own_length, layer["block_length"] or own_length
-            if before and after:  # so that each step still fills as many tokens
-                below["steps_per_block"] = math.ceil(below["steps_per_block"] * after / before)
-        block_length = length if attention is None else attention.block_length
-        if block_length and block_length % (below.get("small_block_length") or 1):
-            del below["small_block_length"]  # made for other blocks
+        if _is_above_masks(below.get("block_length"), layer.get("n_masks"), attention):
+            del below["block_length"]
+        before, after = (each.get("block_length") or own_length for each in (merged, {**merged, **layer}))
+        below = _fitted_into_blocks(below, before, after, block_length)
         if merged.get("block_length") is not None and {**below, **layer}.get("block_length") is None:
             below.pop("cache", None)  # it needs blocks
         merged = {**below, **layer}
     return merged, attention
+
+
+def _is_above_masks(block_length: int | None, n_masks: Any, attention: Any) -> bool:
+    """Returns whether blocks are longer than the masks that are asked for, which only block diffusion allows."""
+    is_full = attention is not None and not attention.is_block_causal
+    return is_full and isinstance(n_masks, int) and (block_length or 0) > n_masks
+
+
+def _fitted_into_blocks(below: Layer, before: int | None, after: int | None, final: int | None) -> dict[str, Any]:
+    """Returns options of lower layers, with those that divide blocks of `before` tokens as they divide `after`.
+
+    final: the block length of all layers together.
+    """
+    fitted = dict(below)
+    if before and after and fitted.get("steps_per_block"):  # so that each step still fills as many tokens
+        fitted["steps_per_block"] = math.ceil(fitted["steps_per_block"] * after / before)
+    if final and final % (fitted.get("small_block_length") or 1):
+        del fitted["small_block_length"]  # made for other blocks
+    return fitted
 
 
 def _excluded_by(layer: Layer, below: Layer) -> set[str]:
