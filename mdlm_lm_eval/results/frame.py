@@ -122,35 +122,42 @@ def rows_of(
     pairs = pair_accuracies(answers)
     parent = {member: group for group in file.group_results for member in file.groups[group]}
     for result in [*file.tasks.values(), *file.group_results.values()]:
-        low, high = result.effective.get("asked_masks", (None, None))
-        setting = deviations_of(file, result)
-        has_guest = any(one.is_guest for one in setting)
+        of_task = _facts_of_task(file, result, parent.get(result.name, ""), pairs)
         fewshot = {key: value for key, value in result.metadata.items() if key.startswith("fewshot_")}
-        of_task = {
-            "task": result.name,
-            "is_group": result.name in file.groups,
-            "group": parent.get(result.name, ""),
-            "n": result.n_questions,
-            "version": result.version,
-            "shots": result.shots,
-            "truncated_prompts": result.counts["truncated_prompts"],
-            "fewshot_seed": result.metadata.get("fewshot_seed", file.config.get("fewshot_seed")),
-            "masks": low if low == high else None,
-            "setting": listed(setting),
-            "settings": tuple(map(str, setting)),
-            "settings_without_masks": tuple(str(one) for one in setting if one.name not in MASKS),
-            "is_guest": has_guest,
-            "is_one_block": _is_one_block(result) and not has_guest,
-            "pairs": pairs.get(result.suite.group if result.suite else result.name, (None, 0))[0],
-            **_costs(result.cost),
-        }
         for metric, score in result.metrics.items():
             share = _share(file, result, metric, answers)
             interval = share.interval if share else result.interval(metric)
             of_score = {"metric": metric, "score": score, "low": interval.low, "high": interval.high, "share": share}
             row = facts | of_task | of_score | {"is_accuracy": result.is_accuracy(metric)}
-            more = {key: value for key, value in {**fewshot, **result.options}.items() if key not in row}
+            more = {**fewshot, **result.options, **row}  # a column above keeps its value
             yield {key: _held(value) for key, value in {**row, **more}.items()}
+
+
+def _facts_of_task(
+    file: ResultFile, result: TaskResult, group: str, pairs: Mapping[str, tuple[float | None, int]]
+) -> dict[str, Any]:
+    """The columns that are equal in all rows of a task or group, which belongs to `group` in its file."""
+    low, high = result.effective.get("asked_masks", (None, None))
+    setting = deviations_of(file, result)
+    has_guest = any(one.is_guest for one in setting)
+    return {
+        "task": result.name,
+        "is_group": result.name in file.groups,
+        "group": group,
+        "n": result.n_questions,
+        "version": result.version,
+        "shots": result.shots,
+        "truncated_prompts": result.counts["truncated_prompts"],
+        "fewshot_seed": result.metadata.get("fewshot_seed", file.config.get("fewshot_seed")),
+        "masks": low if low == high else None,
+        "setting": listed(setting),
+        "settings": tuple(map(str, setting)),
+        "settings_without_masks": tuple(str(one) for one in setting if one.name not in MASKS),
+        "is_guest": has_guest,
+        "is_one_block": _is_one_block(result) and not has_guest,
+        "pairs": pairs.get(result.suite.group if result.suite else result.name, (None, 0))[0],
+        **_costs(result.cost),
+    }
 
 
 def _held(value: Any) -> Any:

@@ -251,25 +251,19 @@ def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
 def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
     config = content["config"]
     mdlm, arguments = config.get("mdlm") or {}, _arguments(config.get("model_args"))
-    groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if members}
-    try:
-        TopologicalSorter(groups).prepare()
-    except CycleError as error:
-        raise UnusableFile(f"has groups that are in each other: {', '.join(error.args[1])}") from error
+    groups = _members_of_groups(content)
     tasks = {task: _task(content, task) for task in content["configs"]}
     if not any(task.metrics for task in tasks.values()):
         raise UnusableFile("has no score")
     limit, date = config.get("limit"), content.get("date")
-    names = [arguments.get(key) for key in ("pretrained", "model", "path")]
-    model = mdlm["pretrained"] or BUILT_IN if mdlm else next(filter(None, names), config["model"])
-    adapter = mdlm["adapter"] if mdlm else arguments.get("peft")
+    model, adapter = _model_and_adapter(mdlm, arguments, config["model"])
     return ResultFile(
         path=name,
         place=place,
         config=config,
         model_kind=config["model"],
-        model=recorded_name(str(model)),
-        adapter=adapter and recorded_name(str(adapter)),
+        model=model,
+        adapter=adapter,
         model_args=arguments,
         gen_kwargs=_arguments(config.get("gen_kwargs")),
         mdlm=mdlm,
@@ -285,6 +279,26 @@ def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
         group_results={group: _group(content, group, groups, tasks) for group in content.get("groups", ())},
         groups=groups,
     )
+
+
+def _members_of_groups(content: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The members of each group that has any. Raises UnusableFile if groups are in each other."""
+    groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if members}
+    try:
+        TopologicalSorter(groups).prepare()
+    except CycleError as error:
+        raise UnusableFile(f"has groups that are in each other: {', '.join(error.args[1])}") from error
+    return groups
+
+
+def _model_and_adapter(mdlm: Mapping[str, Any], arguments: Mapping[str, Any], kind: str) -> tuple[str, str | None]:
+    """As our models record them; for others, as their arguments name them, or else the kind of model."""
+    if mdlm:
+        model, adapter = mdlm["pretrained"] or BUILT_IN, mdlm["adapter"]
+    else:
+        names = [arguments.get(key) for key in ("pretrained", "model", "path")]
+        model, adapter = next(filter(None, names), kind), arguments.get("peft")
+    return recorded_name(str(model)), adapter and recorded_name(str(adapter))
 
 
 def _arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
