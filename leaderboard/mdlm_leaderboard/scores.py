@@ -354,18 +354,14 @@ def command_of(file: ResultFile) -> str:
     if command := (file.config.get("mdlm_sweep") or {}).get("command"):
         return str(command)
     inside = {member for members in file.groups.values() for member in members}
-    outermost = [group for group in file.groups if group not in inside]
-    first, seeds = next(iter(file.tasks.values())), tuple(file.config.get(name) for name in _SEEDS)
-    given = [(name, first.metadata[name]) for name in DEFAULT_SETTINGS if name in first.metadata]
-    metadata = [f"{name}={value}" for name, value in given if value != DEFAULT_SETTINGS[name]]
-    has_shots = not first.suite and len({task.shots for task in file.tasks.values()}) == 1
+    outermost = [name for name in (*file.groups, *file.tasks) if name not in inside]
+    seeds = tuple(file.config.get(name) for name in _SEEDS)
     flags = {
         "model": file.model_kind,
         "model_args": file.model_args,
-        "tasks": ",".join([*outermost, *(task for task in file.tasks if task not in inside)]),
+        "tasks": ",".join(outermost),
         "gen_kwargs": file.gen_kwargs,
-        "metadata": metadata if first.suite else None,
-        "num_fewshot": first.shots if has_shots else None,
+        **_examples_of(file),
         "limit": file.limit,
         "batch_size": file.config.get("batch_size"),
         "apply_chat_template": file.chat_template,
@@ -375,3 +371,12 @@ def command_of(file: ResultFile) -> str:
         "confirm_run_unsafe_code": any(task.config.get("unsafe_code") for task in file.tasks.values()),
     }
     return lm_eval_command(flags)
+
+
+def _examples_of(file: ResultFile) -> dict[str, Any]:
+    """The flags of few-shot examples: settings of the suite that are no defaults, or a number that all tasks share."""
+    first, shots = next(iter(file.tasks.values())), {task.shots for task in file.tasks.values()}
+    if not first.suite:
+        return {"num_fewshot": first.shots} if len(shots) == 1 else {}
+    given = [(name, first.metadata[name]) for name in DEFAULT_SETTINGS if name in first.metadata]
+    return {"metadata": [f"{name}={value}" for name, value in given if value != DEFAULT_SETTINGS[name]]}
