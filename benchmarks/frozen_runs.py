@@ -96,7 +96,7 @@ def random_setting(draw: random.Random) -> tuple[AttentionPattern, dict[str, Any
             check_decoding(way, edits=bool(facts.get("edits")))
         except OptionError:
             continue
-        needs = way.sampler.needs(way.options)
+        needs = way.needs
         # The engine refuses these, and no family has a causal context and edits.
         is_refused = facts.get("shift") and (needs.hindsight or needs.proposals_for_filled)
         if not is_refused and not (attention.causal_context and facts.get("edits")):

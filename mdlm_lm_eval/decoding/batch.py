@@ -1,54 +1,13 @@
-"""Canvases that are decoded together: their blocks, the planned steps of these, and the facts of all passes."""
+"""Canvases that are decoded together: their layouts, and the facts that hold for all of them."""
 
-import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 
-from mdlm_lm_eval.decoding.canvas import Canvas, DecodingCall
+from mdlm_lm_eval.decoding.blocks import Layout, Structure
+from mdlm_lm_eval.decoding.canvas import DecodingCall
 from mdlm_lm_eval.decoding.sampler import Step
-from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.model.devices import up_to_keys, up_to_positions
-from mdlm_lm_eval.options import OptionError
-
-
-@dataclass(frozen=True)
-class Block:
-    """Columns start:stop of a canvas, of which `slots` are decoded by the planned `steps`.
-
-    steps: the last one is repeated until no mask is left.
-    end: the column after the text that follows the block without a slot. A pass that stores the block runs the text,
-        too, so that text between slots costs no pass of its own.
-    """
-
-    start: int
-    stop: int
-    end: int
-    slots: tuple[int, ...]
-    steps: Sequence[Step] = ()
-
-
-class Layout(NamedTuple):
-    """The blocks with slots of canvases of one shape, numbered from 0.
-
-    prompt: the text before them, if it is run by itself.
-    before: how many slots stand before each block, and at last the number of all.
-    """
-
-    prompt: Block | None
-    blocks: Sequence[Block]
-    before: Sequence[int]
-
-    @classmethod
-    def of(cls, canvas: Canvas, batch: "Batch") -> "Layout":
-        """The layout of a canvas."""
-        blocks = _causal_blocks(canvas, batch) if batch.is_causal else _blocks_of_slots(canvas, batch)
-        prompt = None if blocks[0].slots else blocks.pop(0)
-        if not batch.stores:
-            prompt = None  # it needs no pass
-        return cls(prompt, blocks, [0, *itertools.accumulate(len(block.slots) for block in blocks)])
 
 
 class Batch:
@@ -56,48 +15,20 @@ class Batch:
 
     is_guided: whether each row also runs without its prompt.
     shares_prefixes: whether some canvases begin with a shared prefix.
-    stops_at_end: whether an end of text in a finished block ends a row, as in the authors' samplers of blocks. Passes
-        over whole canvases go on after it without `early_exit`.
     one_a_pass: whether every planned step fills one mask.
     n_columns: T, the most columns of a canvas, and one more that is no row's.
     widest_block, most_slots: the most columns and slots of a block.
-    shift: whether the model's outputs predict the next token.
-    is_causal: whether blocks see nothing after them.
-    is_whole: whether a canvas is run from its first column on, under full attention and without a cache.
-    is_cut: whether a pass over a block neither runs nor sees what follows it.
-    is_strict: whether a mask must exceed `confidence_threshold`. It must in block diffusion, except with
-        Nemotron-Labs-Diffusion.
-    runs_later: whether a pass runs all blocks from the row's own on, until no mask is left.
-    predicts_next: whether a finished block predicts the token after it, so that it is also run after its last edit.
-    fills_next: whether that token is filled at once, so that a next block of one mask needs no pass to fill it.
-    stores: whether finished blocks are run once more.
-    runs_blocks: whether passes that are not wide run a block alone.
-    n_edits: the most passes over a block that only edit.
-    after_plan: the step that follows the planned ones until no mask is left: each pass fills at least one.
     """
 
     def __init__(self, call: DecodingCall) -> None:
         self.call, self.way, self.canvases, self.denoiser = call, call.way, call.canvases, call.denoiser
-        self.options, self.sampler = options, sampler = call.options, call.way.sampler
-        self.attention, self.cache = attention, cache = call.way.attention, call.way.cache
+        options = self.options = call.options
+        self.structure = Structure(call.way, call.denoiser.shift)
         self.device: torch.device = call.denoiser.device
-        self.mask_token_id, self.end_ids, self.shift = call.denoiser.mask_token_id, call.end_ids, call.denoiser.shift
+        self.mask_token_id, self.end_ids = call.denoiser.mask_token_id, call.end_ids
         self.on_gpu, self.is_guided = self.device.type == "cuda", options.cfg_scale > 0.0
-        self.needs = sampler.needs(options)
-        self.is_causal = attention.is_block_causal
-        self.is_strict = self.is_causal and not attention.whole_prompt
-        self.runs_later = self.needs.later_blocks
-        self.predicts_next = self.is_causal and (self.shift or attention.causal_context) and not self.runs_later
-        self.fills_next = self.predicts_next and (attention.blocks_from == "row_start" or attention.causal_context)
-        self.stores = cache.stores_blocks or self.predicts_next
-        self.is_whole = not self.is_causal and not cache.remembers
-        self.is_cut = self.is_causal or options.append_blocks
-        self.runs_blocks = cache.runs_blocks and not self.runs_later
-        self.n_edits = sampler.edit_passes(options)
-        self.after_plan = [] if sampler.ends_as_planned else [Step(1)]
-        has_blocks = not self.is_whole or options.append_blocks or sampler.ends_at_eos
-        self.stops_at_end = bool(self.end_ids) and has_blocks and not self.runs_later
-        may_share = cache.remembers and not options.batch_invariant
+        remembers = call.way.cache.remembers
+        may_share = remembers and not options.batch_invariant
         self.shares_prefixes = may_share and any(canvas.prefix is not None for canvas in self.canvases)
         self.layouts = self._layouts()
         blocks = [block for layout in self.layouts for block in layout.blocks]
@@ -105,7 +36,7 @@ class Batch:
         self.widest_block = max(block.stop - block.start for block in blocks)
         self.most_slots = max(len(block.slots) for block in blocks)
         longest = max(len(canvas.token_ids) for canvas in self.canvases)
-        self.n_columns = columns_of(longest, is_padded=self.on_gpu and cache.remembers)
+        self.n_columns = columns_of(longest, is_padded=self.on_gpu and remembers)
         if options.batch_invariant:
             self.n_columns = up_to_positions(longest) + 1
 
@@ -117,88 +48,9 @@ class Batch:
             numbers = len(canvas.token_ids), canvas.prompt_length, canvas.n_returned, len(canvas.prefix or ())
             shape = *numbers, canvas.slots, canvas.block_lengths, canvas.block_steps
             if shape not in of_shapes:
-                of_shapes[shape] = Layout.of(canvas, self)
+                of_shapes[shape] = Layout.of(canvas, self.structure)
             layouts.append(of_shapes[shape])
         return layouts
-
-
-def _blocks_of_slots(canvas: Canvas, batch: Batch) -> list[Block]:
-    """The semi-autoregressive blocks of a model with full attention.
-
-    Without a cache, every pass runs the canvas whole. Then, with `early_exit`, blocks whose tokens are not returned are
-    left out if later blocks never change earlier ones. With a cache and a shifted model, a block's first pass fills its
-    first mask and no other, as in Fast-dLLM's sampler for Dream; the schedule's other steps fill the rest.
-    """
-    blocks = []
-    start = 0
-    options, sampler, is_whole = batch.options, batch.sampler, batch.is_whole
-    leaves_out = is_whole and batch.way.exits_early
-    # Whether one pass may fill a block for good, and nothing else is written, such as an end of thinking.
-    is_final = sampler.settled == "at once" and not options.is_parallel and options.max_thinking_tokens is None
-    for length, n_steps in zip(canvas.block_lengths, canvas.block_steps, strict=True):
-        if leaves_out and start >= canvas.n_returned and not batch.runs_later:
-            break
-        slots = canvas.slots[start : start + length]
-        after_one = batch.shift and not is_whole and length > 1
-        if after_one and n_steps == 1:
-            raise OptionError(
-                f"cache={options.cache} with one step a block of {length} tokens does not work with a model whose "
-                "logits are shifted: the first step fills one token; take more steps"
-            )
-        steps = sampler.plan(length, n_steps, options, after_one=after_one)
-        first = 0 if is_whole else slots[0]
-        stop = len(canvas.token_ids) if is_whole and not options.append_blocks else slots[-1] + 1
-        if leaves_out and is_final and len(steps) == 1 and steps[0].fill >= length:
-            slots = slots[: canvas.n_returned - start]  # masks that are not returned need no prediction
-        blocks.append(Block(first, stop, stop, slots, [*steps, *batch.after_plan]))
-        start += length
-    return blocks
-
-
-def _causal_blocks(canvas: Canvas, batch: Batch) -> list[Block]:
-    """The blocks of a block-causal model that hold slots.
-
-    The columns before the first of these, and after a shared prefix, are one block without slots.
-    """
-    attention, options, cache = batch.attention, batch.options, batch.cache
-    length = attention.block_length or len(canvas.token_ids)
-    numbers = [attention.block_of(column, canvas.prompt_length) for column in range(len(canvas.token_ids))]
-    first, last = numbers[canvas.slots[0]], numbers[canvas.slots[-1]]
-    slots = [tuple(slot for slot in canvas.slots if numbers[slot] == number) for number in range(first, last + 1)]
-    per_block, shares = options.steps_per_block, iter(canvas.block_steps)
-    if per_block is not None and options.schedule == "llada2":
-        per_block = min(per_block, canvas.n_returned)
-    start = numbers.index(first)
-    shared = len(canvas.prefix or ()) if cache.remembers else 0
-    blocks = [Block(shared, start, start, ())] if start else []
-    for number, of_block in enumerate(slots, start=first):
-        stop = start + numbers.count(number)
-        if of_block:
-            steps = _causal_steps(len(of_block), per_block or next(shares), length, batch.way)
-            blocks.append(Block(start, stop, stop, of_block, [*steps, *batch.after_plan]))
-        else:
-            blocks[-1] = replace(blocks[-1], end=stop)
-        start = stop
-    return blocks
-
-
-def _causal_steps(n_masks: int, n_steps: int, block_length: int, way: Way) -> list[Step]:
-    """The steps over a block that holds `n_masks` masks.
-
-    `steps_per_block` is the plan of a whole block, even if the prompt fills a part of it, as in LLaDA2's and SDAR's
-    samplers. A2D's plan is made for the masks that the block holds.
-    """
-    options = way.options
-    is_whole = options.steps_per_block is not None and options.schedule != "bd3lm"
-    n_planned = block_length if is_whole else n_masks
-    steps: list[Step] = []
-    left = n_masks
-    for step in way.sampler.plan(n_planned, min(n_steps, n_planned), options):
-        fill = min(step.fill, left)
-        if fill or step.back:
-            steps.append(step._replace(fill=fill))
-        left += step.back - fill
-    return steps
 
 
 def columns_of(longest: int, *, is_padded: bool) -> int:

@@ -46,7 +46,7 @@ def check_family(way: Way, config: PretrainedConfig, *, in_slots: bool | None) -
     has_own_attention = way.sampler.attention(FULL_ATTENTION, way.options).is_block_causal
     if has_own_attention:
         checkpoints.check_sees_all(config, f"sampler={way.name} with blocks that see nothing after them")
-    if way.sampler.needs(way.options).hindsight or has_own_attention:
+    if way.needs.hindsight or has_own_attention:
         family = checkpoints.family_of(config)
         family.refuse("sampler", way.name, needs="hindsight", in_slots=in_slots)
 

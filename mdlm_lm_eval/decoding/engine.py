@@ -66,13 +66,13 @@ class Engine:
         n = min(call.n_lanes, bucket(len(canvases), batch.device))
         self.lanes = Lanes(batch, n, {name: each for reader in readers for name, each in reader.fresh.items()})
         self.ahead: Lanes | None = None
-        if batch.cache.stores_blocks and not batch.predicts_next:
+        if batch.way.cache.stores_blocks and not batch.structure.predicts_next:
             self.ahead = Lanes(batch, max(1, n // 2) if batch.on_gpu else n // 2 + 1, {})
         order: Sequence[int] = range(len(canvases))
-        if batch.cache.stores_blocks:
+        if batch.way.cache.stores_blocks:
             # Canvases with the same prefix follow each other, those with the most masks first.
             order = sorted(order, key=lambda n: sort_key_of(canvases[n].prefix, len(canvases[n].slots)))
-        self.waiting = (Row(n, canvases[n], batch.layouts[n], batch) for n in order)
+        self.waiting = (Row(n, canvases[n], batch.layouts[n], batch.structure) for n in order)
         self.window: Window | None = None
 
     def completions(self) -> Iterator[tuple[int, Completion]]:
@@ -145,7 +145,7 @@ class Engine:
         if outcome is not None:
             has_changed = (outcome.after != outcome.before).any(1).tolist()
             masks_left = (window.own & (outcome.after == mask)).any(1).tolist()
-            if self.batch.runs_later:  # the first block that held masks before the pass
+            if self.batch.structure.runs_later:  # the first block that held masks before the pass
                 had_masks = window.own & (outcome.before == mask)
                 first_open = np.where(had_masks, window.blocks, self.batch.n_columns).min(1).tolist()
             self._write(window, outcome)
@@ -195,7 +195,7 @@ class Engine:
     def _is_done(self, row: Row, *, has_closed: bool, takes_step: bool) -> bool:
         """Whether a row is complete: its blocks are over, one that ended holds an end, or its answer is decided."""
         is_decided = row.decide(self.batch.end_ids, self.batch.mask_token_id)
-        if row.is_over or (has_closed and self.batch.stops_at_end and row.closed_with(self.batch.end_ids)):
+        if row.is_over or (has_closed and self.batch.structure.stops_at_end and row.closed_with(self.batch.end_ids)):
             return True
         if not self.call.way.exits_early:
             return False
@@ -228,14 +228,14 @@ class Engine:
 def _readers(batch: Batch) -> list[Reader]:
     """The readers of each pass, in the order in which they see its logits."""
     readers: list[Reader] = [SamplerState(batch)]
-    if batch.predicts_next and not batch.fills_next:
+    if batch.structure.predicts_next and not batch.structure.fills_next:
         readers.append(NextToken())
     if batch.call.label_ids:
         readers.append(FirstSlot(batch))
     if batch.options.end_think_boost:
         readers.append(RaisedEndOfThinking(batch))
-    if batch.needs.history:
+    if batch.way.needs.history:
         readers.append(History(batch))
-    if batch.needs.hindsight:
+    if batch.way.needs.hindsight:
         readers.append(Hindsight(batch))
     return readers

@@ -33,7 +33,7 @@ class Lanes:
         self.rows: list[Row | None] = [None] * n
         self.state = {name: each.expand(n, *each.shape[1:]).clone() for name, each in fresh.items()}
         self.cache: CanvasCache | None = None
-        if batch.cache.remembers:
+        if batch.way.cache.remembers:
             n_layers = batch.denoiser.model.config.num_hidden_layers
             self.cache = CanvasCache(n_layers, batch.n_columns, 2 * n if batch.is_guided else n)
         self.columns: dict[str, Numbers] = {

@@ -36,7 +36,7 @@ class Passes:
     def __init__(self, batch: Batch, readers: Sequence[Reader]) -> None:
         self.batch, self.readers = batch, readers
         self.hindsight = next((reader for reader in readers if isinstance(reader, Hindsight)), None)
-        options, self.needs = batch.options, batch.needs
+        options, self.needs = batch.options, batch.way.needs
         rule, is_drawn = UNMASKING.get(options.unmasking), options.temperature > 0.0
         self.reads_places = rule.reads_places or rule.is_random or is_drawn
         self.views_confidence = self.needs.confidence or options.is_parallel
@@ -69,7 +69,7 @@ class Passes:
             if (row := window.rows[n]) is not None:
                 raise NonFiniteLogitsError(row.index)
         view = self._view(asked, found)
-        choice = self.batch.sampler.choose(view, self.batch.options)
+        choice = self.batch.way.sampler.choose(view, self.batch.options)
         after = choice.tokens_after(view, self.batch.mask_token_id).numpy()
         for reader in self.readers:
             reader.after(found, asked, choice)
@@ -82,7 +82,7 @@ class Passes:
         if not self.reads_places:
             return WhereMasked()
         window, device, columns = asked.window, self.batch.device, asked.window.columns.ravel()[asked.indices]
-        if self.batch.predicts_next:  # the token after a block is drawn with the number of the slot before it
+        if self.batch.structure.predicts_next:  # the token after a block is drawn with the number of the slot before it
             columns = np.where(asked.offset == 0, window.limits[asked.pass_row, 0] - 1, columns)
         slots, order = (window.of.columns[name][asked.lane, columns] for name in ("slot", "order"))
         uniform: Tensor | None = None
@@ -132,7 +132,7 @@ class Passes:
             priority=torch.from_numpy(asked.onto_window(found["priority"])),
             fill=fill,
             back=back,
-            strict=self.batch.is_strict,
+            strict=self.batch.structure.is_strict,
             **fields,
         )
 
@@ -140,7 +140,7 @@ class Passes:
 def _logits(batch: Batch, asked: Asked) -> Tensor:
     """The model's logits [N, V] at the places of a pass."""
     window, n = asked.window, len(asked.indices)
-    of_run = slice(int(batch.predicts_next), None)  # the columns that the model runs
+    of_run = slice(int(batch.structure.predicts_next), None)  # the columns that the model runs
     ids, outputs = as_tensor(asked.tokens[:, of_run], batch.device), window.outputs.ravel()[asked.indices]
     if n:
         outputs = np.pad(outputs, (0, positions_of(n, batch.device) - n), mode="edge")
@@ -148,7 +148,7 @@ def _logits(batch: Batch, asked: Asked) -> Tensor:
     if batch.is_guided:
         in_prompt = window.of.columns["in_prompt"][window.lanes, window.columns[:, of_run]]
         prompt = as_tensor(in_prompt, batch.device)
-    if batch.is_whole:
+    if batch.structure.is_whole:
         logits = batch.denoiser.logits(
             ids,
             None if window.sees is None else window.sees[:, 0],

@@ -33,14 +33,14 @@ class Asked:
     """
 
     def __init__(self, batch: Batch, window: Window) -> None:
-        self.window, needs, options = window, batch.needs, batch.options
+        self.window, needs, options = window, batch.way.needs, batch.options
         self.tokens = window.of.tokens[window.lanes, window.columns]
         is_mask = self.tokens == batch.mask_token_id
         self.masks, self.filled = window.own & is_mask, window.own & ~is_mask
         if (small := options.small_block_length) is not None:  # those of the first small block that holds masks
             part = np.where(self.masks, (window.columns - window.starts) // small, batch.n_columns)
             self.masks &= part == part.min(1, keepdims=True)
-        elif window.is_wide and batch.shift:  # no later window holds the logits of the first mask
+        elif window.is_wide and batch.structure.shift:  # no later window holds the logits of the first mask
             self.masks &= self.masks.cumsum(1) == 1
         wanted = self.masks | self.filled if needs.proposals_for_filled else self.masks.copy()
         if window.is_next.any():
@@ -85,7 +85,7 @@ class SamplerState(Reader):
     """The sampler's own tensors, on the host."""
 
     def __init__(self, batch: Batch) -> None:
-        self.fresh = batch.sampler.state(1, batch.n_columns, torch.device("cpu"))
+        self.fresh = batch.way.sampler.state(1, batch.n_columns, torch.device("cpu"))
 
     def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
         """`View.state`."""
@@ -160,7 +160,7 @@ class History(Reader):
         n_slots = max(len(canvas.slots) for canvas in batch.canvases)
         self.fresh = {
             "history.distributions": torch.zeros(1, device=batch.device).expand(1, n_slots, batch.denoiser.vocab_size),
-            "history.changes": torch.zeros(1, batch.needs.history, batch.n_columns),
+            "history.changes": torch.zeros(1, batch.way.needs.history, batch.n_columns),
         }
 
     def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from mdlm_lm_eval.decoding.batch import Batch, Block, Layout
+from mdlm_lm_eval.decoding.blocks import Block, Layout, Structure
 from mdlm_lm_eval.decoding.canvas import Canvas, FirstToken, RowCost
 from mdlm_lm_eval.decoding.sampler import Step
 from mdlm_lm_eval.decoding.trace import Event
@@ -59,7 +59,7 @@ class Row:
     index: int
     canvas: Canvas
     layout: Layout
-    batch: Batch
+    structure: Structure
     lane: int = -1
     number: int = 0
     stage: Stage = Stage.FILL
@@ -106,16 +106,16 @@ class Row:
 
     def _prepare(self) -> None:
         """Sets the columns of the next pass."""
-        batch, block, length = self.batch, self.block, len(self.canvas.token_ids)
-        stores, runs_later = self.stage is Stage.STORE, batch.runs_later and bool(block.slots)
+        structure, block, length = self.structure, self.block, len(self.canvas.token_ids)
+        stores, runs_later = self.stage is Stage.STORE, structure.runs_later and bool(block.slots)
         stop = block.end if stores else block.stop
-        limit = stop if batch.is_cut and not runs_later else length
+        limit = stop if structure.is_cut and not runs_later else length
         # The output of the column before a block predicts the block's first token, if logits are shifted.
-        start = max(0, block.start - batch.shift) if runs_later else block.start
+        start = max(0, block.start - structure.shift) if runs_later else block.start
         stores_text = stores and (not block.slots or block.end > block.stop)  # which is part of no block with a slot
-        self.is_wide = batch.cache.is_wide(self.n_passes, stores_text=stores_text)
-        first, end = batch.cache.columns(start, stop, limit, is_wide=self.is_wide)
-        fills_next = stores and batch.fills_next and block.end in self.canvas.slots
+        self.is_wide = structure.way.cache.is_wide(self.n_passes, stores_text=stores_text)
+        first, end = structure.way.cache.columns(start, stop, limit, is_wide=self.is_wide)
+        fills_next = stores and structure.fills_next and block.end in self.canvas.slots
         self.extent = Extent(
             first,
             end,
@@ -136,7 +136,7 @@ class Row:
         so the keys and values of its final tokens are remembered.
         """
         before, was_wide = (self.number, self.stage), self.is_wide
-        is_idle = not changed and not self.batch.sampler.ends_as_planned and self.step.fill > 0
+        is_idle = not changed and not self.structure.way.sampler.ends_as_planned and self.step.fill > 0
         self.n_passes += 1
         self._leave_stage(changed=changed, has_masks=has_masks, first_open=first_open)
         has_moved = was_wide or (self.number, self.stage) != before
@@ -147,29 +147,29 @@ class Row:
 
     def _leave_stage(self, *, changed: bool, has_masks: bool, first_open: int) -> None:
         """Goes on to another stage or block if this one is done."""
-        batch = self.batch
+        structure = self.structure
         if self.stage is Stage.STORE:
             self._enter_next_block()
         elif self.stage is Stage.EDIT:
             self.n_edits += 1
-            if not changed or self.n_edits == batch.n_edits:
+            if not changed or self.n_edits == structure.n_edits:
                 self._finish_block(ran_final_tokens=not changed)
-        elif batch.runs_later:
+        elif structure.runs_later:
             self.number = first_open if has_masks else len(self.layout.blocks)
-        elif batch.sampler.ends_as_planned:
+        elif structure.way.sampler.ends_as_planned:
             if self.n_passes == len(self.block.steps):
                 self._finish_block()
-        elif not has_masks and batch.n_edits:
+        elif not has_masks and structure.n_edits:
             self.stage = Stage.EDIT
         elif not has_masks:
             self._finish_block()
 
     def _finish_block(self, *, ran_final_tokens: bool = False) -> None:
         """Goes on to the pass that stores the block, if one is needed, or to the next block."""
-        batch, block = self.batch, self.block
-        is_stored = ran_final_tokens and not batch.predicts_next and block.end == block.stop
+        structure, block = self.structure, self.block
+        is_stored = ran_final_tokens and not structure.predicts_next and block.end == block.stop
         is_last = self.number + 1 == len(self.layout.blocks)
-        if batch.stores and not is_stored and not is_last:
+        if structure.stores and not is_stored and not is_last:
             self.stage = Stage.STORE
         else:
             self._enter_next_block()
@@ -179,12 +179,12 @@ class Row:
         self.number += 1
         self.stage = Stage.FILL
         self.n_passes = self.n_edits = 0
-        if self.batch.fills_next and not self.is_over and self.block.slots == (self.block.start,):
+        if self.structure.fills_next and not self.is_over and self.block.slots == (self.block.start,):
             self._finish_block()
 
     def decide(self, end_ids: Collection[int], mask_token_id: int) -> bool:
         """Counts the tokens that are final now; whether all are, or an end of text is among the new ones."""
-        settled, most = self.batch.sampler.settled, self.canvas.n_returned
+        settled, most = self.structure.way.sampler.settled, self.canvas.n_returned
         if not self.is_over and settled == "with the canvas":
             return False
         if not self.is_over and settled == "with its block":

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from mdlm_lm_eval.declared import asked_sampler, declarations, sampler_of
 from mdlm_lm_eval.decoding.caches import KINDS, Cache
-from mdlm_lm_eval.decoding.sampler import Sampler
+from mdlm_lm_eval.decoding.sampler import Needs, Sampler
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, Options, check_names, shown
 from mdlm_lm_eval.registry import SAMPLERS
@@ -31,6 +31,11 @@ class Way:
     def name(self) -> str:
         """The sampler's name."""
         return sampler_of(self.options)
+
+    @cached_property
+    def needs(self) -> Needs:
+        """What the sampler reads of a pass."""
+        return self.sampler.needs(self.options)
 
     @cached_property
     def cache_name(self) -> str:

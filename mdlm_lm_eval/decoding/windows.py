@@ -47,22 +47,22 @@ class Window:
         n_run, n_seen = _shape(batch, first, end, self.limits, is_wide=is_wide)
         run = first + np.arange(n_run)
         self.columns = run = np.where(run < end, run, last)
-        shift = 0 if batch.is_whole else int(batch.shift)  # of whole canvases, the denoiser shifts
+        shift = 0 if batch.structure.is_whole else int(batch.structure.shift)  # of whole canvases, the denoiser shifts
         outputs = (np.arange(n_run) - shift).clip(0)[None].repeat(len(rows), 0)
         self.is_next = np.zeros(len(rows), bool)
-        if batch.predicts_next:
-            self.is_next = (after[:, 0] >= 0) if batch.fills_next else stores[:, 0] > 0
+        if batch.structure.predicts_next:
+            self.is_next = (after[:, 0] >= 0) if batch.structure.fills_next else stores[:, 0] > 0
             self.columns = np.concatenate([np.where(after >= 0, after, last), run], 1)
             outputs = np.concatenate([(end - first - 1).clip(0), outputs], 1)
         self.outputs = outputs + np.arange(len(rows))[:, None] * n_run
         self.lanes = np.array([0 if row is None else row.lane for row in rows])[:, None]
         self.slots, self.blocks = (lanes.columns[name][self.lanes, self.columns] for name in ("slot", "block"))
         self.own: Numbers = self.blocks == self.numbers
-        if batch.needs.earlier_blocks:
+        if batch.way.needs.earlier_blocks:
             self.own = (self.blocks >= 0) & (self.blocks <= self.numbers)
-        if batch.needs.later_blocks:
+        if batch.way.needs.later_blocks:
             self.own = (self.blocks >= self.numbers) & (self.numbers >= 0)
-        if batch.fills_next:
+        if batch.structure.fills_next:
             self.own[:, 0] = self.is_next
         self.run_columns = as_tensor(run, batch.device)
         self.sees = _sees(batch, self.run_columns, self.limits, self.starts, prompt, n_seen, is_wide=is_wide)
@@ -76,7 +76,7 @@ def next_window(batch: Batch, lanes: Lanes) -> Window:
     """
     rows = [row for row in lanes.rows if row is not None]
     wide = [row for row in rows if row.is_wide]
-    if wide and (not batch.cache.waits or 2 * len(wide) >= len(rows)):
+    if wide and (not batch.way.cache.waits or 2 * len(wide) >= len(rows)):
         return wide_window(batch, lanes, wide)
     narrow = [None if row is None or row.is_wide else row for row in lanes.rows]
     return Window(batch, lanes, narrow, is_wide=False)
@@ -93,12 +93,12 @@ def wide_window(batch: Batch, lanes: Lanes, rows: Sequence[Row]) -> Window:
 
 def _shape(batch: Batch, first: Numbers, end: Numbers, limit: Numbers, *, is_wide: bool) -> tuple[int, int]:
     """How many columns each row runs, and how many it sees; on a GPU few different numbers."""
-    runs_block = batch.runs_blocks and not is_wide
+    runs_block = batch.structure.runs_blocks and not is_wide
     if batch.options.batch_invariant:  # the same shape in all passes
         n_seen = batch.n_columns - 1
         return (batch.widest_block if runs_block else n_seen), n_seen
     width, n_seen = int((end - first).max()), int(limit.max())
-    is_cached = batch.cache.remembers
+    is_cached = batch.way.cache.remembers
     if not batch.on_gpu:
         return width, n_seen if is_cached else width
     if not is_cached:
@@ -117,10 +117,10 @@ def _sees(
 
     The columns of a block alone see the same ones, those below a limit.
     """
-    attention, device = batch.attention, batch.device
-    sees_by_block = batch.is_causal and (is_wide or not batch.runs_blocks)
+    attention, device = batch.way.attention, batch.device
+    sees_by_block = attention.is_block_causal and (is_wide or not batch.structure.runs_blocks)
     is_ragged = bool((limits != n_seen).any()) or attention.causal_context or batch.options.batch_invariant
-    if not (is_ragged or sees_by_block or (batch.is_causal and batch.on_gpu)):
+    if not (is_ragged or sees_by_block or (attention.is_block_causal and batch.on_gpu)):
         return None
     keys = iota(n_seen, device)[None]  # [1, K]
     sees = (keys < as_tensor(limits, device))[:, None]

@@ -145,7 +145,7 @@ class GenerationJob:
         """Returns how many lanes fit into memory if all canvases are as long as the longest of the group."""
         request, canvases = group[0].request, [one.canvas for one in group]
         options, attention = request.options, request.attention
-        is_cached, needs = request.cache.remembers, request.sampler.needs(options)
+        is_cached, needs = request.cache.remembers, request.needs
         block = max(max(canvas.block_lengths) for canvas in canvases)
         n_slots = max(len(canvas.slots) for canvas in canvases)
         length = columns_of(max(len(canvas.token_ids) for canvas in canvases), is_padded=is_cached)

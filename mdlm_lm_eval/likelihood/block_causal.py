@@ -126,11 +126,15 @@ def _score_batch(scoring: Scoring, batch: Sequence[ContextRow], of_batch: Sequen
             take(scoring, part, finished.logits(part, scoring.options.cfg_scale), strict=True)
         spans = []
         for number, row in enumerate(batch if scoring.walks else []):
-            going = row.trajectories
-            if scoring.corruptions_of is not None:  # only those of requests of which all are greedy so far
-                stopped = {one.index for one in going if not one.is_greedy}
-                going = [one for one in going if one.index not in stopped]
-            spans += merged(walking, going, functools.partial(Span, row=number))
+            spans += merged(walking, _going(scoring, row.trajectories), functools.partial(Span, row=number))
+
+
+def _going(scoring: Scoring, trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
+    """A row's trajectories that go on: with corruptions, those of requests of which all are greedy so far."""
+    if scoring.corruptions_of is None:
+        return trajectories
+    stopped = {one.index for one in trajectories if not one.is_greedy}
+    return [one for one in trajectories if one.index not in stopped]
 
 
 def _context_rows(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> Iterator[ContextRow]:

@@ -18,6 +18,8 @@ from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import bucket, positions_of, to_device
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
+_Place = tuple[int, int]  # a row of the logits, and the true token there
+_Proposal = tuple[int, float, float, bool]  # a token, its confidence and priority, and whether it is sure
 C = TypeVar("C", bound="LikelihoodCanvas")
 
 
@@ -132,43 +134,60 @@ def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor,
     `tokens_per_step` masks in each trajectory, and every other mask whose confidence reaches `confidence_threshold`, or
     exceeds it if `strict`, as in decoding. Raises NonFiniteLogitsError.
     """
-    row, rule = itertools.count(), scoring.rule
-    rows_of = [{position: next(row) for position in canvas.positions()} for canvas in canvases]
-    pairs = list(zip(canvases, rows_of, strict=True))
-    corruptions = [(*each, rows) for canvas, rows in pairs for each in canvas.corruptions]
-    steps = [(each, [rows[n] for n in each.masked]) for canvas, rows in pairs for each in canvas.trajectories]
-    position_of = {row: n for each, own in steps for n, row in zip(each.masked, own, strict=True)}  # of masks
-    # Rows of the logits with their true tokens.
-    scored = [(rows[n], each.token(n)) for each, corruption, rows in corruptions for n in corruption.scored]
-    truths = [(row, each.token(n)) for each, own in steps for n, row in zip(each.masked, own, strict=True)]
-    parts = [_log_probs(logits, scored)]
-    if steps:
-        parts += [*_proposed(scoring, logits, position_of, strict=strict), _log_probs(logits, truths)]
-    on_host = torch.cat([part.double() for part in parts]).cpu()  # the pass's only wait for the device
-    values = iter(part.tolist() for part in on_host.split([len(part) for part in parts]))
-    log_probs = dict(zip(scored, next(values), strict=True))
-    for each, corruption, rows in corruptions:
+    corruptions, steps = _places(canvases)
+    scored = [place for *_, places in corruptions for place in places]
+    masks = {place: n for each, places in steps for n, place in zip(each.masked, places, strict=True)}
+    log_probs, proposals, truths = _values(scoring, logits, scored, masks, strict=strict)
+    for each, corruption, places in corruptions:
         sample = (each.offset, *corruption.masked)
-        for n in corruption.scored:
-            log_prob = log_probs[rows[n], each.token(n)]
-            if math.isnan(log_prob):
+        for n, place in zip(corruption.scored, places, strict=True):
+            if math.isnan(log_probs[place]):
                 raise NonFiniteLogitsError(each.index)
-            scoring.terms[each.index].append(Term(each.offset + n, corruption.weight, log_prob, sample))
-    if not steps:
-        return
-    tokens, confidence, priority, sure = (dict(zip(position_of, next(values), strict=True)) for _ in range(4))
-    log_probs = dict(zip(truths, next(values), strict=True))
-    for each, own in steps:
-        if any(math.isnan(confidence[row]) for row in own):
+            scoring.terms[each.index].append(Term(each.offset + n, corruption.weight, log_probs[place], sample))
+    for each, places in steps:
+        tokens, confidence, priority, sure = zip(*(proposals[row] for row, _ in places), strict=True)
+        if any(map(math.isnan, confidence)):
             raise NonFiniteLogitsError(each.index)
-        truth = [log_probs[row, each.token(n)] for n, row in zip(each.masked, own, strict=True)]
-        each.fill(
-            [tokens[row] for row in own],
-            truth if rule.likelihood == "confidence" else [priority[row] for row in own],
-            [sure[row] for row in own],
-            truth,
-            rule.tokens_per_step,
-        )
+        truth = [truths[place] for place in places]
+        is_by_truth = scoring.rule.likelihood == "confidence"
+        each.fill(tokens, truth if is_by_truth else priority, sure, truth, scoring.rule.tokens_per_step)
+
+
+def _places(
+    canvases: Sequence[LikelihoodCanvas],
+) -> tuple[list[tuple[Trajectory, Corruption, list[_Place]]], list[tuple[Trajectory, list[_Place]]]]:
+    """The places at which logits are read: those that each corruption scores, and the masks of each trajectory."""
+    corruptions, steps = [], []
+    number = itertools.count()
+    for canvas in canvases:
+        row_of = {position: next(number) for position in canvas.positions()}
+        for each, corruption in canvas.corruptions:
+            corruptions.append((each, corruption, [(row_of[n], each.token(n)) for n in corruption.scored]))
+        for each in canvas.trajectories:
+            steps.append((each, [(row_of[n], each.token(n)) for n in each.masked]))
+    return corruptions, steps
+
+
+def _values(
+    scoring: Scoring, logits: Tensor, scored: Sequence[_Place], masks: Mapping[_Place, int], *, strict: bool
+) -> tuple[dict[_Place, float], dict[int, _Proposal], dict[_Place, float]]:
+    """Log-probabilities, in nats, at `scored` places; proposals by the rows of `masks`; log-probabilities at `masks`.
+
+    Masks have their positions. Those of trajectories that share a canvas are at the same rows, with their own tokens.
+    """
+    position_of = {row: position for (row, _), position in masks.items()}
+    parts = [
+        _log_probs(logits, scored),  # before `_proposed` may exclude the mask token
+        *_proposed(scoring, logits, position_of, strict=strict),
+        _log_probs(logits, list(masks)),
+    ]
+    on_host = torch.cat([part.double() for part in parts]).cpu()  # the pass's only wait for the device
+    of_scored, *of_masks, of_truths = (part.tolist() for part in on_host.split([len(part) for part in parts]))
+    return (
+        dict(zip(scored, of_scored, strict=True)),
+        dict(zip(position_of, zip(*of_masks, strict=True), strict=True)),
+        dict(zip(masks, of_truths, strict=True)),
+    )
 
 
 def _proposed(
@@ -176,6 +195,9 @@ def _proposed(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """For masks at rows of the logits: the proposed tokens, confidences and priorities, and which are sure."""
     options = scoring.rule
+    if not position_of:
+        none = logits.new_zeros(0)
+        return none, none, none, none
     if options.likelihood != "confidence":
         logits[:, scoring.denoiser.mask_token_id] = -torch.inf
     rows, positions = to_device(torch.tensor([*position_of.items()]), logits.device).unbind(1)
@@ -187,11 +209,11 @@ def _proposed(
     return proposals.tokens, proposals.confidence, proposals.priority, sure
 
 
-def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor:
-    """Log-probabilities [n], in nats, of tokens at rows of `logits` [N, V]; NaN if these are not finite."""
-    if not rows_and_tokens:
+def _log_probs(logits: Tensor, places: Sequence[_Place]) -> Tensor:
+    """Log-probabilities [n], in nats, of the true tokens at rows of `logits` [N, V]; NaN if these are not finite."""
+    if not places:
         return logits.new_zeros(0)
-    rows, tokens = to_device(torch.tensor(rows_and_tokens), logits.device).unbind(1)
+    rows, tokens = to_device(torch.tensor(places), logits.device).unbind(1)
     normaliser = torch.cat([logits[part].float().logsumexp(-1) for part in slices_of(len(logits), logits)])  # [N]
     return logits[rows, tokens].float() - normaliser.masked_fill(~normaliser.isfinite(), math.nan)[rows]
 

@@ -93,24 +93,29 @@ def score(
 
     is_walked = options.likelihood in ("duel", "confidence")
     greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
-    terms: list[list[Term]] = [[] for _ in requests]
     scoring = Scoring(
         denoiser,
         options,
         rule=options if options.likelihood == "duel" else greedy,
         corruptions_of=None if is_walked else lambda request: corruptions_of(request, options),
-        terms=terms,
+        terms=[[] for _ in requests],
         batch_size=batch_size,
     )
+    return _sums(scoring, starts)
+
+
+def _sums(scoring: Scoring, starts: Sequence[Trajectory]) -> list[Likelihood]:
+    """Scores by forward passes: the sums of the terms of corruptions, or without these of trajectories' own steps."""
+    options, terms = scoring.options, scoring.terms
     ends, walks = _run(scoring, starts)
-    for end in itertools.chain.from_iterable(ends if is_walked else ()):
+    for end in itertools.chain.from_iterable(ends if scoring.corruptions_of is None else ()):
         pairs = zip(end.order, end.log_probs, strict=True)
         terms[end.index] += [Term(end.offset + position, 1.0, log_prob) for position, log_prob in pairs]
     found = []
-    for request, walk, own in zip(fitted, walks, terms, strict=True):
+    for start, walk, own in zip(starts, walks, terms, strict=True):
         is_greedy = options.check_greedy and all(one.is_greedy for one in walk)
         total = float(sum(term.weight * term.log_prob for term in own))
-        found.append(Likelihood(total, is_greedy, _error_of(own, request, options), own))
+        found.append(Likelihood(total, is_greedy, _error_of(own, start.request, options), own))
     return found
 
 

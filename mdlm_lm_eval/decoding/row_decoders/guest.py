@@ -69,7 +69,7 @@ def answers(
 ) -> list[list[int]]:
     """The tokens after the prompt of each canvas, of which `n_tokens` are asked for.
 
-    Raises ValueError if the function returns no token ids, and all errors of the function.
+    Raises all errors of the function, and ValueError as `_written`.
     """
     import torch
 
@@ -85,17 +85,26 @@ def answers(
     arguments |= takes.arguments(call.options, n_tokens, batch[0].n_returned)
     with takes.foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
         output = takes.call(network, ids, mask, arguments)
-        if isinstance(output, torch.Tensor):
-            if output.is_floating_point() or output.dtype == torch.bool:
-                raise ValueError(f"returned {output.dtype} instead of token ids")
-            output = output.tolist()
+    return _written(output, rows)
+
+
+def _written(output: Any, prompts: Sequence[list[int]]) -> list[list[int]]:
+    """The tokens after each prompt in what a function returned, which may begin with the prompts.
+
+    Raises ValueError if it returned no token ids.
+    """
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        if output.is_floating_point() or output.dtype == torch.bool:
+            raise ValueError(f"returned {output.dtype} instead of token ids")
+        output = output.tolist()
     if not isinstance(output, list) or not output:
         raise ValueError(f"returned {type(output).__name__} instead of token ids")
-    output = output if isinstance(output[0], list) else [output]
-    if len(output) != len(rows):
-        raise ValueError(f"returned {len(output)} rows for {len(rows)} prompts")
-    # A function may return the prompts, too.
-    return [ids[len(row) :] if ids[: len(row)] == row else ids for ids, row in zip(output, rows, strict=True)]
+    rows = output if isinstance(output[0], list) else [output]
+    if len(rows) != len(prompts):
+        raise ValueError(f"returned {len(rows)} rows for {len(prompts)} prompts")
+    return [ids[len(row) :] if ids[: len(row)] == row else ids for ids, row in zip(rows, prompts, strict=True)]
 
 
 def _check_room(denoiser: "Denoiser", batch: Sequence[Canvas], first: int, length: int) -> None:
