@@ -280,22 +280,13 @@ class MDLMServer(LocalCompletionsAPI):
 
     def _prepare(self, instance: Instance, request: ResolvedRequest, seed: int) -> ServerJob:
         """Returns a request with its payload and the effective numbers for the results."""
-        options, engine = request.options, self.dialect
+        options = request.options
         stated = options.n_masks if isinstance(options.n_masks, int) else None
         n_tokens = options.max_gen_toks or stated or DEFAULT_MAX_GEN_TOKS
         kept, asked, n_lost = self._prompt(instance, n_tokens)
         numbers = {"prompt_tokens": len(kept), "returned_tokens": n_tokens}
-        if stated or engine.blocks:
+        if stated or self.dialect.blocks:
             numbers |= {"masks": stated or n_tokens, "asked_masks": stated or n_tokens}
-        wanted: dict[str, Any] = {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
-        wanted |= {name: value for name in ("top_p", "top_k") if (value := getattr(options, name)) is not None}
-        wanted |= {name: self.stated[name] for name in engine.names if name in self.stated}
-        body = {engine.names.get(name, name): value for name, value in wanted.items() if name not in engine.fixed}
-        payload = {"model": self.model, "stream": False, **asked, **({engine.nested: body} if engine.nested else body)}
-        if request.until and engine.stops and not self.think_end_token:
-            payload["stop"] = list(request.until)
-        if engine.stop_ids and not self.chat:
-            payload["stop_token_ids"] = sorted(self.end_ids)
         differs = request.sampled or self.family.generate or instance.args[1].get("do_sample")
         return ServerJob(
             instance=instance,
@@ -304,9 +295,23 @@ class MDLMServer(LocalCompletionsAPI):
             truncated=n_lost,
             text=count_unknown(self.tokenizer, kept),
             own_seed=seed if differs else None,
-            payload=payload | dict(engine.sent),
+            payload={"model": self.model, "stream": False} | asked | self._body(request, n_tokens, seed),
             until=request.until,
         )
+
+    def _body(self, request: ResolvedRequest, n_tokens: int, seed: int) -> dict[str, Any]:
+        """Returns what a request holds beside its prompt: options by the engine's names, stop strings and tokens."""
+        options, engine = request.options, self.dialect
+        wanted: dict[str, Any] = {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
+        wanted |= {name: value for name in ("top_p", "top_k") if (value := getattr(options, name)) is not None}
+        wanted |= {name: self.stated[name] for name in engine.names if name in self.stated}
+        named = {engine.names.get(name, name): value for name, value in wanted.items() if name not in engine.fixed}
+        body: dict[str, Any] = {engine.nested: named} if engine.nested else named
+        if request.until and engine.stops and not self.think_end_token:
+            body["stop"] = list(request.until)
+        if engine.stop_ids and not self.chat:
+            body["stop_token_ids"] = sorted(self.end_ids)
+        return body | dict(engine.sent)
 
     def _prompt(self, instance: Instance, n_tokens: int) -> tuple[list[int], dict[str, Any], int]:
         """Returns a prompt's tokens and its part of a request, and how many tokens it lost to an answer of `n_tokens`.
