@@ -153,12 +153,9 @@ def _parsed_shard(shard: str) -> tuple[int, int]:
 
 
 def sweep_of(words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
-    """The sweep of a command line, and its settings of places. The file may name recipes, whose cells are put together.
-
-    Those that need adapters are left out if --peft names none, and the others run without an adapter.
-    """
+    """The sweep of a command line, and its settings of places. The file may name recipes."""
     settings = settings_of(words)
-    names, of_adapters = (settings.pop(name, []) for name in ("recipes", "with_adapters"))
+    names, with_adapters = (settings.pop(name, []) for name in ("recipes", "with_adapters"))
     study = {name: settings.pop(name, {}) for name in ("claims", "most", "share")}
     places = {name: settings.pop(name) for name in PLACES if name in settings}
     if "hours" in places and "limit" in settings:
@@ -167,15 +164,23 @@ def sweep_of(words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
         if alone := {"hours", "dry_run"} & places.keys():
             raise OptionError(f"--{min(alone)} needs a recipe that names others, such as --config paper")
         return plan(settings), places
+    return replace(_together(words, settings, names, with_adapters), study=study), places
+
+
+def _together(words: Sequence[str], settings: Mapping[str, Any], names: list[str], with_adapters: list[str]) -> Sweep:
+    """One sweep over the cells of several recipes.
+
+    Those that need adapters are left out if --peft names none, and the others run without an adapter.
+    """
     shared = {name: value for name, value in settings.items() if name in COMMON_NAMES}
     sweeps = {}
-    for name in [*names, *(of_adapters if "peft" in settings else [])]:
+    for name in [*names, *(with_adapters if "peft" in settings else [])]:
         own = settings_of([*words, "--config", name]) | shared
         left_out = (*PLACES, "peft") if name in names else PLACES
         sweeps[name] = plan({key: value for key, value in own.items() if key not in left_out})
     # What all cells share is the same in all of these.
     cells = [replace(cell, recipes=(name,)) for name, sweep in sweeps.items() for cell in sweep.cells]
-    return replace(next(iter(sweeps.values())), cells=distinct(cells), study=study), places
+    return replace(next(iter(sweeps.values())), cells=distinct(cells))
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
@@ -183,23 +188,9 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
 
     Raises OptionError for an unknown option.
     """
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("config", "plugins"):
-        first.add_argument(f"--{name}")
-    first.add_argument("--model_args", nargs="+", action=MergeDictAction, default={})
-    typed = first.parse_known_args(words)[0]
-    settings = read_recipe(RECIPES, typed.config) if typed.config else {}
-    places = ({"plugins": typed.plugins}, typed.model_args, settings, settings.get("model_args") or {})
-    # Plug-ins add options, so they are loaded before the others are parsed.
-    load_plugins(next((str(each["plugins"]) for each in places if each.get("plugins")), None))
-    parser = _parser()
-    known, rest = parser.parse_known_args(words)
-    refuse_rest(rest, [action.dest for action in parser._actions], hint="commas separate values: --steps 1,2,4")
-    given = {name: value for name, value in vars(known).items() if name != "config"}
-    if without_value := [pair for pair in given.get("metadata", ()) if "=" not in pair]:
-        raise OptionError(f"--metadata {without_value[0]}: must be KEY=VALUES, such as fewshot_distractors=0,10")
-    if "metadata" in given:
-        given["metadata"] = dict(pair.partition("=")[::2] for pair in given["metadata"])
+    settings, plugins = _file_and_plugins(words)
+    load_plugins(plugins)  # they add options, so they are loaded before the others are parsed
+    given = _typed(words)
     of_file = settings.pop("preset", None)
     if preset := given.pop("preset", None) or of_file:
         settings = _over_preset(preset, settings, {*given, *settings}.union(*settings.get("grids", ())))
@@ -212,6 +203,31 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     if plugins := settings.pop("plugins", None):
         settings["model_args"] = {"plugins": plugins} | (settings.get("model_args") or {})
     return settings
+
+
+def _file_and_plugins(words: Sequence[str]) -> tuple[dict[str, Any], str | None]:
+    """The settings of the file that a command line names, and the plug-ins that either names."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("config", "plugins"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--model_args", nargs="+", action=MergeDictAction, default={})
+    typed = parser.parse_known_args(words)[0]
+    settings = read_recipe(RECIPES, typed.config) if typed.config else {}
+    places = ({"plugins": typed.plugins}, typed.model_args, settings, settings.get("model_args") or {})
+    return settings, next((str(each["plugins"]) for each in places if each.get("plugins")), None)
+
+
+def _typed(words: Sequence[str]) -> dict[str, Any]:
+    """The settings that a command line itself holds. Raises OptionError for words that are none."""
+    parser = _parser()
+    known, rest = parser.parse_known_args(words)
+    refuse_rest(rest, [action.dest for action in parser._actions], hint="commas separate values: --steps 1,2,4")
+    given = {name: value for name, value in vars(known).items() if name != "config"}
+    if without_value := [pair for pair in given.get("metadata", ()) if "=" not in pair]:
+        raise OptionError(f"--metadata {without_value[0]}: must be KEY=VALUES, such as fewshot_distractors=0,10")
+    if "metadata" in given:
+        given["metadata"] = dict(pair.partition("=")[::2] for pair in given["metadata"])
+    return given
 
 
 def _over_preset(preset: str, settings: Mapping[str, Any], axes: set[str]) -> dict[str, Any]:

@@ -218,19 +218,8 @@ def _cells(
     analysis = settings.get("analysis")
     if analysis is not None and analysis not in FILES:
         raise must_be("analysis", f"one of {', '.join(FILES)}", analysis)
-    # Autoregressive models have no such options. Analyses set the masks themselves, and do not decode.
-    declared = axes_of_options()
-    used = () if model != "mdlm" else ("modeling",) if analysis else declared
-    options = {name: _values(name, settings[name]) for name in used if name in settings}
-    for name in options.keys() - ModelOptions.declared().keys():  # parsed, so that 1 and 1.0 are one cell
-        options[name] = [declared[name].parse(value) for value in options[name]]
-    has_caches = any(value in APPROXIMATE_CACHES for value in options.get("cache", ()))
-    groups = (
-        {name: _values(name, settings.get(name)) for name in ("peft", "tasks")},
-        {name: _values(name, value) for name, value in metadata.items()},
-        {name: [_of_task(name, value) for value in _values(name, settings.get(name))] for name in _OF_TASKS},
-        options,
-    )
+    groups = _axes(settings, model, analysis, metadata)
+    has_caches = any(value in APPROXIMATE_CACHES for value in groups[-1].get("cache", ()))
     combined = [[dict(zip(axes, values, strict=True)) for values in product(*axes.values())] for axes in groups]
     cells = []
     for place, of_examples, of_task, chosen in product(*combined):
@@ -257,6 +246,24 @@ def _cells(
             )
         )
     return cells
+
+
+def _axes(
+    settings: Mapping[str, Any], model: str, analysis: str | None, metadata: Mapping[str, Any]
+) -> tuple[dict[str, list[Any]], ...]:
+    """The values of all axes by name: of adapters and tasks, of examples, of how tasks are asked, and of options."""
+    # Autoregressive models have no such options. Analyses set the masks themselves, and do not decode.
+    declared = axes_of_options()
+    used = () if model != "mdlm" else ("modeling",) if analysis else declared
+    options = {name: _values(name, settings[name]) for name in used if name in settings}
+    for name in options.keys() - ModelOptions.declared().keys():  # parsed, so that 1 and 1.0 are one cell
+        options[name] = [declared[name].parse(value) for value in options[name]]
+    return (
+        {name: _values(name, settings.get(name)) for name in ("peft", "tasks")},
+        {name: _values(name, value) for name, value in metadata.items()},
+        {name: [_of_task(name, value) for value in _values(name, settings.get(name))] for name in _OF_TASKS},
+        options,
+    )
 
 
 def _of_task(name: str, value: Any) -> Any:
