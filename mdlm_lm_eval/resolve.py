@@ -195,14 +195,13 @@ def resolve(
     model = ModelOptions(**parsed(ModelOptions, given))
     preset = {} if model.preset is None else _options_of_preset(model.preset)
     published = family or {}
-    layers = tuple(parsed(DecodingOptions, layer) for layer in (published, preset, given))
-    if is_guest := ":" in layers[-1].get("sampler", ""):  # a guest has its own defaults, except for the model's blocks
-        blocks = getattr(attention_of(None), "block_length", None)
-        layers = ({} if blocks is None else {"block_length": blocks}, *layers[1:])
+    layers, is_guest = _layers_of(published, preset, given, attention_of)
     _check_guest(model, given.get("peft"), is_guest=is_guest)
     merged, attention = _merge(layers, attention_of)
     scored = {name: published[name] for name in published.keys() - declarations(DecodingOptions)}
-    scoring = {name: value for name, value in given.items() if name != "n_masks" or not typed.keys() & _OF_ANSWERS}
+    scoring = dict(given)
+    if typed.keys() & _OF_ANSWERS:
+        scoring.pop("n_masks", None)
     likelihood = parsed(LikelihoodOptions, {**scored, **preset, **scoring})
     explicit = frozenset(merged.keys() & {*layers[1], *layers[2]})
     _check_audit(model, merged.get("cache", "auto"))
@@ -220,6 +219,21 @@ def resolve(
         attention_of=attention_of,
         check=check,
     )
+
+
+def _layers_of(
+    published: Layer, preset: Layer, given: Layer, attention_of: AttentionOf
+) -> tuple[tuple[Layer, Layer, Layer], bool]:
+    """Returns the decoding options of the family, of the preset and of the user, and whether they name a guest.
+
+    A guest has its own defaults, except for the model's blocks.
+    """
+    of_family, of_preset, of_user = (parsed(DecodingOptions, layer) for layer in (published, preset, given))
+    is_guest = ":" in of_user.get("sampler", "")
+    if is_guest:
+        blocks = getattr(attention_of(None), "block_length", None)
+        of_family = {} if blocks is None else {"block_length": blocks}
+    return (of_family, of_preset, of_user), is_guest
 
 
 def _sampling_of(given: Layer) -> dict[str, Any]:
