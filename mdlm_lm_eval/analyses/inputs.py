@@ -102,12 +102,7 @@ def build_prompts(task: Any, lm: Any, n_masks: int | None, *, limit: int | None,
     """
     name = task.config.task
     of_suite = bool(suite_info([name]))
-    has_slot = of_suite and task.is_fixed_slot
-    if lm.mask_token_id is None and (has_slot or not of_suite):
-        why = "its prompts hold a mask" if has_slot else "only the few-shot suite's are"
-        raise OptionError(f"tasks={name} is not for model=hf: {why}")
-    if lm.mask_token_id is not None and of_suite and not has_slot and n_masks is None:
-        raise OptionError(f"tasks={name} needs n_masks, as its prompts hold no mask")
+    _check_masks(task, lm, n_masks, of_suite=of_suite)
     prompts = []
     if of_suite:
         documents = task.test_docs()
@@ -128,6 +123,16 @@ def build_prompts(task: Any, lm: Any, n_masks: int | None, *, limit: int | None,
     texts = ([id for id in one.token_ids if id != lm.mask_token_id] for one in prompts)
     warn_of_unknown((name, count_unknown(lm.tokenizer, ids)) for ids in texts)
     return prompts
+
+
+def _check_masks(task: Any, lm: Any, n_masks: int | None, *, of_suite: bool) -> None:
+    """Raises OptionError if a task's prompts would hold no mask, or one that an autoregressive model cannot read."""
+    name, has_slot = task.config.task, of_suite and task.is_fixed_slot
+    if lm.mask_token_id is None and (has_slot or not of_suite):
+        why = "its prompts hold a mask" if has_slot else "only the few-shot suite's are"
+        raise OptionError(f"tasks={name} is not for model=hf: {why}")
+    if lm.mask_token_id is not None and of_suite and not has_slot and n_masks is None:
+        raise OptionError(f"tasks={name} needs n_masks, as its prompts hold no mask")
 
 
 def _prompt(name: str, text: str, gen_kwargs: Mapping[str, Any], answer: str, lm: Any, n_masks: int | None) -> Prompt:
