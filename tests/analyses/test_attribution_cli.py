@@ -4,6 +4,7 @@ import csv
 import json
 import random
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from mdlm_lm_eval.analyses.order import calibration, order_by_model, order_of, r
 from mdlm_lm_eval.analyses.report import Report, over_tasks
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import data, evaluate, refused, tiny_tokenizer
+from tests.conftest import data, edit_json, evaluate, refused
 from tests.support import leaderboard_files
 
 TASKS = "mdlm_animal_smallest,mdlm_verb_largest"
@@ -38,13 +39,10 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def autoregressive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def autoregressive(long_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A causal language model with the tiny tokenizer."""
-    folder = tmp_path_factory.mktemp("autoregressive")
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=259, max_position_embeddings=1024, initializer_range=0.3, pad_token_id=0, **sizes)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    folder = shutil.copytree(long_checkpoint, tmp_path_factory.mktemp("autoregressive") / "model")
+    edit_json(folder / "config.json", is_causal=True)
     return folder
 
 

@@ -1,6 +1,5 @@
 """PEFT adapters on native module names, on LLaDA's own, and for another model."""
 
-import json
 import shutil
 import warnings
 from pathlib import Path
@@ -11,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from mdlm_lm_eval.options import OptionError
+from tests.conftest import edit_json
 from tests.support.reference import GOLDEN, assert_close, load
 
 MODULES = ["q_proj", "o_proj", "gate_proj", "down_proj", "lm_head"]
@@ -71,10 +71,9 @@ def test_names_of_lladas_remote_code(adapter: tuple[Path, torch.Tensor]) -> None
             name = name.replace(native, remote)
         weights[name] = tensor
     save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
-    path = folder / "adapter_config.json"
-    modules = {"target_modules": ["q_proj", "attn_out", "ff_proj", "ff_out"]}
     patterns = {"rank_pattern": {"ff_proj": 3}, "alpha_pattern": {"ff_proj": 5}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | modules | patterns))
+    modules = ["q_proj", "attn_out", "ff_proj", "ff_out"]
+    edit_json(folder / "adapter_config.json", target_modules=modules, **patterns)
     denoiser = load("llada", peft=str(folder))
     assert_close(logits_of(denoiser.model), expected)
 

@@ -20,6 +20,7 @@ def test_the_built_in_model_has_a_name_and_needs_none() -> None:
         torch.testing.assert_close(denoiser.model(ids).logits, by_folder.model(ids).logits, atol=0, rtol=0)
     assert load_tokenizer().get_vocab() == load_tokenizer("built-in").get_vocab()
     assert files_digest("built-in") == files_digest(model_path("built-in")) is not None
+    assert files_digest("some/hub-id") is None
 
 
 def test_it_is_the_same_model_to_lm_eval() -> None:
@@ -45,7 +46,7 @@ def test_their_batch_size_is_auto_unless_one_is_given(tmp_path: Path, monkeypatc
 
     assert MDLM().batch_size == batch_size(None) == batch_size(None, pretrained="built-in-lists") == "auto"
     assert MDLM(batch_size=1).batch_size == batch_size(1) == 1
-    assert int(batch_size(4)) == 4
+    assert int(batch_size(4)) == int(batch_size(2, batch_size="4")) == 4
     # The command hands over the number 1 where nothing is typed, and text where something is.
     monkeypatch.setitem(sys.modules, "lm_eval.__main__", sys)
     assert batch_size(1) == "auto"

@@ -116,17 +116,6 @@ def test_mdlm_check_finds_a_tokenizer_that_knows_no_word(
     assert len([*(tmp_path / "cache").rglob("*.json")]) == 2
 
 
-def test_bert_answers_every_kind_of_request(bert_folder: Path) -> None:
-    bert = MDLM(str(bert_folder), batch_size=2, mc_num=8)
-    prompts = [generation(text, max_gen_toks=3) for text in ("w1", "w2 w3 w4")]
-    together = bert.generate_until(prompts, disable_tqdm=True)
-    assert together == [bert.generate_until([prompt], disable_tqdm=True)[0] for prompt in prompts]
-    assert bert.prefix_token_id == WORDS.index("[CLS]")
-    (without_context,) = bert.loglikelihood([choice("", "w1 w2")], disable_tqdm=True)
-    assert without_context[0] < 0
-    assert bert.loglikelihood_rolling([rolling(LONG)], disable_tqdm=True)[0] < 0
-
-
 def test_an_encoders_answer_is_followed_by_its_closing_token(bert_folder: Path) -> None:
     """As in training: [CLS] w1 w2 [MASK] [SEP]."""
     denoiser, tokenizer = load(str(bert_folder))
@@ -138,6 +127,7 @@ def test_an_encoders_answer_is_followed_by_its_closing_token(bert_folder: Path) 
     assert decode(denoiser, ["w1 w2"], DecodingOptions(n_masks=1), tokenizer=tokenizer) == [WORDS[logits.argmax()]]
     assert lm.generate_until([generation("w1 w2")], disable_tqdm=True) == [WORDS[logits.argmax()]]
     assert lm.loglikelihood([choice("w1 w2", " w3")], disable_tqdm=True)[0][0] == pytest.approx(log_prob)
+    assert lm.loglikelihood_rolling([rolling(LONG)], disable_tqdm=True)[0] < 0
     with pytest.raises(OptionError, match="eos_after must be false for an encoder"):
         MDLM(str(bert_folder), eos_after=True).loglikelihood([choice("w1", " w3")], disable_tqdm=True)
 

@@ -15,9 +15,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, Pretraine
 from mdlm_lm_eval.checkpoints import (
     attention_of,
     check_options,
-    end_of_turn_ids,
-    eos_ids,
-    files_digest,
     load_config,
     load_denoiser,
     load_tokenizer,
@@ -28,15 +25,8 @@ from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.families import Family
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import FAMILIES, register
-from tests.conftest import data, edit_json, refused, tiny_model, tiny_tokenizer
+from tests.conftest import data, edit_json, refused, tiny_model
 from tests.support.reference import GOLDEN, assert_close, load, tensors_of
-
-
-@pytest.fixture
-def llada(tmp_path: Path) -> Path:
-    folder = tmp_path / "llada"
-    shutil.copytree(GOLDEN / "llada", folder)
-    return folder
 
 
 @pytest.mark.parametrize(("family", "model_type", "mask_token_id"), data("cases.json")["mask tokens"])
@@ -110,15 +100,6 @@ def test_experts_run_in_one_kernel_and_give_the_same_logits(family: str) -> None
         assert_close(found, loop)
 
 
-def test_ends_of_turn_are_no_eos_even_where_the_generation_config_lists_them() -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|eot_id|>"]})
-    turn = tokenizer.convert_tokens_to_ids("<|eot_id|>")
-    assert end_of_turn_ids(tokenizer) == {turn}
-    assert eos_ids(tokenizer, None) == {tokenizer.eos_token_id}
-    assert eos_ids(tokenizer, [turn, 7]) == {tokenizer.eos_token_id, 7}
-
-
 def tiny_llama(**settings: object) -> LlamaForCausalLM:
     shape = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
     return LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=2, mask_token_id=39, **settings))
@@ -165,14 +146,6 @@ def test_a_sliding_window_is_refused_where_masks_say_who_sees_what(tmp_path: Pat
     assert attention_of(loaded(sliding_window=None, block_length=4), None).block_length == 4
     with pytest.raises(OptionError, match=r"^block_length=4 does not work with the checkpoint's sliding_window=8"):
         attention_of(loaded(sliding_window=8, block_length=4), None)
-
-
-def test_a_digest_changes_with_the_weights(llada: Path) -> None:
-    before, weights = files_digest(str(llada)), load_file(llada / "model.safetensors")
-    weights["model.transformer.ln_f.weight"][0] += 1
-    save_file(weights, llada / "model.safetensors", {"format": "pt"})
-    assert None is not before != files_digest(str(llada))
-    assert files_digest("some/hub-id") is None
 
 
 DOC = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")

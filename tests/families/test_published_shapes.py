@@ -13,7 +13,7 @@ from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, load_config, load
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import Ending
-from tests.conftest import evaluate
+from tests.conftest import edit_json, evaluate
 from tests.support.published_shapes import NAMES, build, shape, shrunk_config, tensors_of
 
 pytestmark = pytest.mark.slow
@@ -180,8 +180,7 @@ def test_without_a_generation_config_the_tokenizer_says_what_ends_a_text(
 def test_dreams_tokenizers_need_no_remote_code(class_name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "Dream"
     shutil.copytree(folders["dream"], folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": class_name}))
+    edit_json(folder / "tokenizer_config.json", tokenizer_class=class_name)
     tokenizer = load_tokenizer(str(folder))
     assert (tokenizer.mask_token_id, tokenizer("é<|im_end|>")["input_ids"][-1]) == (151666, 151645)
 
@@ -223,11 +222,8 @@ def test_mdlm_check_runs_where_a_family_decodes_in_its_own_way(
 ) -> None:
     monkeypatch.setattr("mdlm_lm_eval.check.__main__.TEXTS", ("Hello",))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where its findings are kept
-    few = {
-        "diffusion_gemma": ["steps_per_block=1"],
-        "llada22": ["max_steps_per_block=1", "max_post_steps=1", "n_masks=32"],
-    }
-    words = [str(folders[name]), "--gen_toks", "4", "--requests", "0", "--model_args", *few.get(name, ["seed=1"])]
+    few = [f"{option}={value}" for option, value in FEW_OF.get(name, FEW).items()]
+    words = [str(folders[name]), "--gen_toks", "4", "--requests", "0", "--model_args", *few]
     found = check(_parser().parse_args(words))
     assert found["verdict"] == "no fault"
     assert found["recognised"]["family"] == shape(name)["recognised"]["family"]

@@ -195,11 +195,6 @@ def test_bad_input_is_one_sentence(
     assert sentence in said
 
 
-def test_a_check_that_is_not_there_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"check=nowhere\.json: there is no such file"):
-        MDLM(check="nowhere.json")
-
-
 @pytest.mark.parametrize("content", [gsm8k_file(), {}, {"applies_to": {}, "verdict": None}, "{"])
 def test_a_check_that_is_no_record_of_one_is_refused(tmp_path: Path, content: Any) -> None:
     path = write(tmp_path, a=content) / "a.json"

@@ -93,12 +93,6 @@ def test_two_processes_give_the_same_answers(
     assert info["settings"] == alone["settings"]
 
 
-def test_bad_input_ends_with_one_sentence(checkpoint: Path, task_folder: Path) -> None:
-    done = run("lm_eval", *words(task_folder, "--model_args", f"pretrained={checkpoint},nmask=5"), code=1)
-    assert done.stderr.splitlines()[-1] == "mdlm: unknown model argument nmask=5; did you mean n_masks?"
-    assert "Traceback" not in done.stderr
-
-
 def test_results_of_the_built_in_model_lie_under_its_name(task_folder: Path, tmp_path: Path) -> None:
     more = ("--model_args", "max_gen_toks=2", "--output_path", str(tmp_path), "--limit", "1")
     run("lm_eval", *words(task_folder, *more))

@@ -291,18 +291,11 @@ def test_suppress_eos_leaves_ends_of_turn_possible_as_in_lm_eval(
 
 
 def test_a_model_object_and_a_tokenizer_object(checkpoint: str) -> None:
-    from_objects = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size="auto", max_batch_size=2)
+    defaults = {"dtype": "auto", "revision": "main", "subfolder": "", "max_batch_size": 2}  # of lm-eval's command
+    from_objects = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size="auto", **defaults)
     requests = [generation(text, max_gen_toks=4) for text in ("a", "bb", "ccc", "dddd", "eeeee")]
     expected = MDLM(str(checkpoint), device="cpu", batch_size=4).generate_until(requests, disable_tqdm=True)
     assert from_objects.generate_until(requests, disable_tqdm=True) == expected
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"dtype": "auto", "revision": "main", "subfolder": ""}, {"tokenizer": None, "pretrained": None}]
-)
-def test_defaults_of_lm_eval_say_nothing(arguments: dict[str, Any]) -> None:
-    lm = MDLM(**{"pretrained": tiny_model(), "tokenizer": tiny_tokenizer()} | arguments)
-    assert lm.mask_token_id is not None
 
 
 def test_a_model_object_and_loggers_are_left_as_they_were(checkpoint: str, tmp_path: Path) -> None:

@@ -324,9 +324,6 @@ def test_ending_is_decided_only_when_nothing_can_change_it() -> None:
 
 def test_overlapping_stop_strings_decide_only_where_no_later_text_changes_lm_evals_cut() -> None:
     tokenizer = tiny_tokenizer()
-    ending = Ending(tokenizer, {1}, ("\n\n", ".\n"), None)
-    assert not ending.is_decided(tokenizer.encode("foo.\n"))  # a second line end would make it `foo.`
-    assert ending.is_decided(tokenizer.encode("foo.\nb"))
     stops = ["a", "ab", "ba", "aab", "bb", "bab"]
     texts = ["".join(text) for n in range(6) for text in itertools.product("ab", repeat=n)]
     constant = decided = 0
@@ -438,16 +435,6 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     assert info["tasks"]["tiny_generate"] == data("cases.json")["record"]
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
     assert info["forward_passes"] > 3 * 3  # in batches of two, and those of the choices
-
-
-def test_evaluations_of_one_object_have_records_of_their_own(lm: MDLM, task_folder: Path) -> None:
-    lm.get_model_info()
-    for n_masks in (4, 6):
-        results = evaluate(lm, ["tiny_generate"], task_folder, gen_kwargs={"n_masks": n_masks})
-        told = results["config"]["mdlm"]
-        assert told["tasks"]["tiny_generate"]["masks"] == [n_masks, n_masks]
-        assert told["tasks"]["tiny_generate"]["requests"] == 5
-        assert 0 < told["forward_passes"] <= told["tasks"]["tiny_generate"]["cost"]["forward_passes"]
 
 
 def test_results_name_the_weights_that_were_loaded(checkpoint: Path, tmp_path: Path) -> None:

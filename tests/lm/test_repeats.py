@@ -22,7 +22,7 @@ from mdlm_lm_eval.plugin import with_tasks
 from mdlm_lm_eval.results import load
 from mdlm_lm_eval.sweep.__main__ import main as sweep
 from mdlm_lm_eval.tasks.repeated.placement import place_query
-from mdlm_lm_eval.tasks.repeated.task import pass_at, repeat, summary
+from mdlm_lm_eval.tasks.repeated.task import pass_at, summary
 from tests.conftest import data, evaluate, generation, stand_in_for_code_eval, tiny_model, tiny_tokenizer
 from tests.support.commands import run
 from tests.support.local_tasks import Stub, local_task
@@ -120,20 +120,6 @@ def test_repeats_of_lm_eval_itself_are_scored_alike(tmp_path: Path) -> None:
 def test_a_metric_without_a_mean_is_refused() -> None:
     with pytest.raises(OptionError, match="repeats=2: f1 is not one number per answer"):
         summary([{"f1": (1, 0)}, {"f1": (1, 1)}])
-
-
-def test_answers_depend_on_document_and_repetition_alone(checkpoint: Path, task_folder: Path) -> None:
-    found = []
-    for batch_size, limit in ((1, 5), (7, 5), (3, 2)):
-        lm = MDLM(str(checkpoint), device="cpu", batch_size=batch_size, temperature=1.0, seed=3)
-        manager = TaskManager(include_path=str(task_folder), include_defaults=False)
-        loaded = manager.load(["tiny_generate"])
-        repeat(loaded["tasks"]["tiny_generate"], 3)
-        results = evaluated(lm, manager, loaded, limit=limit)
-        found.append({one["doc_id"]: one["resps"][0] for one in results["samples"]["tiny_generate"]})
-    assert found[0] == found[1]
-    assert found[2] == {n: found[0][n] for n in range(2)}
-    assert all(len(set(answers)) == 3 for answers in found[0].values())
 
 
 def test_distinct_answers_are_recorded_and_a_threshold_that_decides_nothing_warns(

@@ -270,7 +270,8 @@ def test_retries_lose_and_double_nothing() -> None:
     with StandIn(echo, faults=[400, 429, 500, DROP] * 2, delay=0.05) as server:
         lm = lm_of(server, num_concurrent=4, max_retries=9)
         answers = lm.generate_until(numbered(12))
-        assert answers == [echo(payload)["choices"][0]["text"].split(".")[0] for payload in sorted_by_length(server)]
+        by_length = sorted(server.served, key=lambda payload: len(payload["prompt"]))
+        assert answers == [echo(payload)["choices"][0]["text"].split(".")[0] for payload in by_length]
         facts = facts_of(lm)
     assert len(set(answers)) == len(server.served) == facts["tasks"]["task"]["requests"] == 12
     assert facts["tasks"]["task"]["cost"]["answer_tokens"] == 48
@@ -296,10 +297,6 @@ def test_what_is_no_answer_is_an_error_that_names_the_request(body: Any, why: st
         assert facts_of(lm)["tasks"]["task"]["requests"] == 3
         server.answer = lambda payload: completion("", 1)
         assert lm_of(server).generate_until(requests[:1]) == [""]  # it ended at once
-
-
-def sorted_by_length(server: StandIn) -> list[dict[str, Any]]:
-    return sorted(server.served, key=lambda payload: len(payload["prompt"]))
 
 
 @pytest.mark.usefixtures("_no_waiting")

@@ -71,8 +71,6 @@ def test_a_sampler_that_is_asked_for_replaces_a_published_one_with_its_options()
 
 def test_what_is_typed_twice_and_excludes_each_other_is_an_error() -> None:
     with pytest.raises(OptionError, match="steps_per_block=4 and steps=3 exclude each other"):
-        resolve({"steps_per_block": 4, "steps": 3, "preset": "llada2.0-mini/gsm8k"})
-    with pytest.raises(OptionError, match="steps_per_block=4 and steps=3 exclude each other"):
         resolve({"steps_per_block": 4}).request({"steps": 3})
 
 
@@ -88,9 +86,3 @@ def test_a_cache_that_is_published_gives_way(typed: dict[str, Any], left: dict[s
 @pytest.mark.parametrize(("request_says", "user_says", "expected"), data("precedence.json")["requests"])
 def test_requests(request_says: dict[str, Any], user_says: dict[str, Any], expected: dict[str, Any]) -> None:
     assert resolve(user_says).request(request_says).options == DecodingOptions(**expected)
-
-
-def test_a_preset_wins_over_the_sampling_keys_of_a_request() -> None:
-    request = {"do_sample": False, "temperature": 0.0, "top_p": 1.0, "steps": 16}
-    options = resolve({"preset": "dream-7b-instruct/gsm8k"}).request(request).options
-    assert (options.temperature, options.top_p, options.steps) == (0.1, 0.9, 16)

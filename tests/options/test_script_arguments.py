@@ -54,15 +54,6 @@ def test_what_is_said_twice_or_unclear(typed: str, said: str) -> None:
         resolve(key_val_to_dict(typed))
 
 
-def test_what_a_task_and_the_command_line_say_twice() -> None:
-    with pytest.raises(OptionError) as error:
-        resolve({}).request({"steps": 2, "diffusion_steps": 4})
-    said = (
-        "steps=2 and diffusion_steps=4 are the same option; both are generation options, of the task or of --gen_kwargs"
-    )
-    assert str(error.value) == said
-
-
 COMMANDS = [(script, *row) for script, rows in data("script_commands.json").items() for row in rows]
 
 

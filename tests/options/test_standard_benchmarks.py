@@ -19,11 +19,6 @@ Evaluate = Callable[..., dict[str, Any]]
 TASKS = data("benchmarks.json")  # task -> where lm-eval has its YAML, and a few documents of its schema
 
 
-@pytest.fixture(scope="module")
-def lm(long_checkpoint: Path) -> MDLM:
-    return MDLM(str(long_checkpoint), device="cpu", batch_size=5, mc_num=8)
-
-
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """`run(lm, task, **arguments)`: lm-eval's result for its YAML, included whole, with other data."""
@@ -36,14 +31,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     return evaluate_task
 
 
-def log_likelihoods(results: dict[str, Any], name: str) -> list[float]:
-    return [float(ll) for sample in results["samples"][name] for [(ll, _)] in sample["resps"]]
-
-
-def test_mmlu_log_likelihoods_are_the_bound_computed_by_hand(lm: MDLM, run: Evaluate) -> None:
+def test_mmlu_log_likelihoods_are_the_bound_computed_by_hand(long_checkpoint: Path, run: Evaluate) -> None:
     """Two tokens, a space and a letter: half of each token's share with one mask, half of it with both."""
-    results = run(lm, "mmlu_anatomy", num_fewshot=1)
-    sample = results["samples"]["mmlu_anatomy"][0]
+    lm = MDLM(str(long_checkpoint), device="cpu", batch_size=5, mc_num=8)
+    sample = run(lm, "mmlu_anatomy", num_fewshot=1)["samples"]["mmlu_anatomy"][0]
     context, continuation = sample["arguments"][2]
     assert continuation == " C"
     ids = lm.tokenizer.encode(context + continuation, add_special_tokens=False)
@@ -56,7 +47,8 @@ def test_mmlu_log_likelihoods_are_the_bound_computed_by_hand(lm: MDLM, run: Eval
         return [float(logits[at].log_softmax(-1)[ids[at]]) for at in masked]
 
     by_hand = (sum(log_probs(-2)) + sum(log_probs(-1)) + sum(log_probs(-2, -1))) / 2
-    assert log_likelihoods({"samples": {"": [sample]}}, "")[2] == pytest.approx(by_hand, abs=1e-4)
+    [(log_likelihood, _)] = sample["resps"][2]
+    assert float(log_likelihood) == pytest.approx(by_hand, abs=1e-4)
 
 
 def test_wikitext_perplexity_sums_windows_of_a_page_longer_than_the_context(checkpoint: Path, run: Evaluate) -> None:

@@ -18,7 +18,7 @@ from tests.conftest import LM_EVAL_05, data, refused
 
 @pytest.mark.parametrize(("settings", "expected"), data("cases.json")["cells of a sweep"])
 def test_every_value_of_an_axis_meets_every_other_once(settings: dict[str, Any], expected: list[str]) -> None:
-    """An audit skips exact cells, and autoregressive models have no axes of masks."""
+    """An audit skips exact cells, autoregressive models no axes of masks; blocks have steps beside a threshold."""
     planned = plan(settings)
     check_cells(planned)
     assert [cell.name.partition("/")[2] for cell in planned.cells] == expected
@@ -85,12 +85,6 @@ def test_cells_that_cannot_run_or_are_equal_are_refused(settings: dict[str, Any]
     with pytest.raises(OptionError) as error:
         check_cells(plan({"tasks": "mdlm_context"} | settings))
     assert message in str(error.value)
-
-
-def test_what_has_an_effect_is_an_axis() -> None:
-    """In block diffusion a threshold fills at least as many masks as its schedule says."""
-    axes = {"tasks": "t", "steps": [4, 8], "confidence_threshold": 0.9}
-    check_cells(plan(axes | {"model_args": {"pretrained": "built-in-block"}}))
 
 
 @pytest.mark.parametrize(("words", "message"), refused("mdlm-sweep words"))

@@ -85,8 +85,6 @@ def test_plain_prompt_character_for_character() -> None:
     assert prompt("mdlm_country_largest", fewshot_relevant=0, fewshot_distractors=0) == asked
     assert prompt("mdlm_country_largest_pos0", **few) == word + two + one + asked
     assert prompt("mdlm_country_largest_right_pos0", **few) + "\n\n" == word + two + one + slot
-    assert prompt("mdlm_country_largest_middle_pos0", **few) + "\n\n" == word + slot + two + one
-    assert prompt("mdlm_country_largest_left_pos0", **few) + "\n\n" == slot + word + two + one
 
 
 def test_answers_are_balanced_and_questions_differ() -> None:
@@ -147,7 +145,6 @@ def test_a_fixed_slot_question_stands_left_middle_or_right() -> None:
     for place, n_before in (("left", 0), ("middle", 25), ("right", 50)):
         ((text, arguments),) = requests(f"mdlm_emotion_smallest_{place}_pos10", limit=1)
         assert text.split("\n\n") == [*examples[:n_before], asked, *examples[n_before:]]
-        assert text.endswith("].")
         assert arguments == {"max_gen_toks": 1, "until": [], "infill": True}
     assert prompt("mdlm_emotion_smallest_slot") == prompt("mdlm_emotion_smallest") + "<|mask|>]."
     assert requests("mdlm_emotion_smallest", limit=1)[0][1] == {"max_gen_toks": 1, "until": []}

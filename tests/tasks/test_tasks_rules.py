@@ -29,21 +29,14 @@ def drawn_sets(distractor: str, seed: int = questions.DEFAULT_SEED) -> tuple[rul
     return rule_sets.test_sets(distractor, seed)
 
 
-def askings(distractor: str) -> list[tuple[str, questions.Question]]:
-    """Set and question of all tasks with this distractor rule."""
-    return [
-        (name, one.question(rule)) for rule in RULES for name, one in rule_sets.asked_sets(rule, distractor).items()
-    ]
-
-
 @pytest.mark.parametrize("distractor", questions.DISTRACTOR_RULES)
 def test_a_set_is_asked_three_times_with_three_keys(distractor: str) -> None:
     keys: dict[str, set[int]] = {}
     options: dict[str, set[tuple[str, ...]]] = {}
-    asked = askings(distractor)
-    for name, question in asked:
-        keys.setdefault(name, set()).add(question.answer)
-        options.setdefault(name, set()).add(question.options)
+    asked = [(rule, *each) for rule in RULES for each in rule_sets.asked_sets(rule, distractor).items()]
+    for rule, name, one in asked:
+        keys.setdefault(name, set()).add(one.question(rule).answer)
+        options.setdefault(name, set()).add(one.question(rule).options)
     assert len(asked) == 8 * 1008
     assert len(keys) == 2688
     assert all(found == {0, 1, 2} for found in keys.values())
