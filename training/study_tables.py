@@ -150,7 +150,7 @@ def headline(study: Study) -> str:
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower with "
         f"200 masks than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} of them does.\n"
         f"- With 200 masks, EOS padding scores a median of {abs(over.median.mean):.1f} points "
-        f"{'below' if over.median.mean < 0 else 'above'} mask padding (difference {_ends(over)}). After correction for "
+        f"{'below' if over.median.mean < 0 else 'above'} mask padding (95%: {_ends(over)}). After correction for "
         f"two comparisons, this is not significant ({chance(over.p)}): *{verdict}*."
     )
 
@@ -326,7 +326,8 @@ def _drawn(found: Study, columns: int) -> Figure:
     figure.set_layout_engine("constrained")
     title = (
         f"{len(found)} small models. Orange models collapse: they score more than {COLLAPSE:.0f} points below the same "
-        "model before fine-tuning, both with 200 masks. CE and CE + TV were trained to repair this."
+        "model before fine-tuning, both with 200 masks. CE and CE + TV were trained to repair this. Registered verdict "
+        f"on EOS padding: {primary(found)['EOS padding'][3]}."
     )
     figure.suptitle(fill(title, width=21 * columns, break_on_hyphens=False), x=0.01, horizontalalignment="left")
     grid = figure.subplots(n_rows, columns, sharey=True, squeeze=False)
