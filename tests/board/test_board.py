@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdlm_leaderboard.board import Board, Section
-from mdlm_leaderboard.build import build, points, read_board
+from mdlm_leaderboard.build import points, read_board
 from mdlm_leaderboard.figures import headline
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.page.write import markdown
@@ -204,13 +204,6 @@ def test_what_a_server_decoded_is_set_apart_and_marks_what_is_unknown(tmp_path: 
     assert listed(row.who.decoding) == f"{n} settings unknown", "neither steps nor an order is claimed"
     assert list(row.curve("masks")) == [2]
     assert listed(rows(main)[0].who.decoding) == "steps=1, bfloat16"
-
-
-def test_a_server_whose_masks_nobody_stated_is_in_no_table_of_the_suite(tmp_path: Path) -> None:
-    found = board(tmp_path, ours=suite_file(n_masks=2), theirs=served(suite_file(n_masks=2), known=()))
-    assert len(rows(found)) == 1
-    said = "states no mask count for its few-shot tasks (--model mdlm-server; settings must state n_masks)"
-    assert said in reasons(found)["theirs.json"]
 
 
 def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path) -> None:
@@ -635,19 +628,6 @@ def test_guests_and_checked_results_are_marked(tmp_path: Path) -> None:
     assert "| organisation/model (checked) |" in shown
     table = load(tmp_path, columns="all").set_index("file")
     assert table["is_guest"].to_dict() == {"guest.json": True, "checked.json": False, "stale.json": False}
-
-
-def test_notes_about_models_are_shown_with_their_tables(tmp_path: Path) -> None:
-    write(tmp_path, one=gsm8k_file(0.7))
-    (tmp_path / "notes.yaml").write_text("organisation/model: was trained on GSM8K.\n")
-    board = read_board(tmp_path)
-    assert board.notes_of(board.sections[0]) == {"organisation/model": "was trained on GSM8K."}
-    assert "\n- organisation/model was trained on GSM8K.\n" in markdown(board)
-    build(tmp_path, tmp_path / "site")
-    assert (
-        "<li><strong>organisation/model</strong> was trained on GSM8K.</li>"
-        in (tmp_path / "site/index.html").read_text()
-    )
 
 
 def test_parallel_benchs_pb90_is_over_all_tasks_and_counts_what_was_asked_for(tmp_path: Path) -> None:

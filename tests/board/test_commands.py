@@ -64,6 +64,7 @@ def test_the_page_of_the_committed_results(site: Path) -> None:
     assert "| 1 | built-in | 87.7 (87.2 to 88.2) | 98.4 (98.2 to 98.6) | 10.7 (10.2 to 11.2) | 88.0" in markdown
     notes = [line for line in markdown.splitlines() if line.startswith("- built-in ")]
     assert len(notes) == 1, "once, though the model is in three tables"
+    assert notes[0].removeprefix("- ").replace("`", "") in page.text
     assert [path.name for path in (site / "out" / "figures").glob("*.svg")] == ["headline.svg"]
 
 
@@ -487,7 +488,7 @@ def lacking() -> dict[str, Any]:
         (changed(result_x=1.5), "has exact_match=1.5 for 'mdlm_verb_largest'"),
         (suite_file(task_record={"truncated_prompts": 3}), "lost their first examples"),
         (served(suite_file(n_masks=2), version="unknown"), "does not record the engine's version"),
-        (served(suite_file(n_masks=2), known=()), "states no mask count"),
+        (served(suite_file(n_masks=2), known=()), "(--model mdlm-server; settings must state n_masks)"),
         ("{", "cannot be read as JSON"),
         (result_file({"gsm8k": {"acc,none": 0.5}}, model="hf", pretrained=""), "names no model"),
     ],

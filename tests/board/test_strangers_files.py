@@ -377,9 +377,6 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_built(
     ("text", "words"),
     [
         (b"a/b: 1", ", line 1: must be a model and a sentence of at most 500 letters"),
-        (b"a/b: x\na/c: [1]", ", line 2: must be a model"),
-        (b"a/b: {c: d}", ", line 1: must be a model"),
-        (b"a/b:", ", line 1: must be a model"),
         (b"a/b: " + b"x" * 501, ", line 1: must be a model"),
         (b"a/b: !!python/object/apply:os.getcwd []", ", line 1: must be a model"),
         (b"x: &x [a]\na/b: [*x, *x]", ", line 1: must be a model"),
@@ -389,7 +386,6 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_built(
         (b"- a/b", ": must have a sentence for each of some models: a/b"),
         (b"[" * 20_000, ": maximum recursion depth exceeded"),  # also where mypy has raised the limit
         (b"a/b: \x00", ": unacceptable character #x0000"),
-        (b"a/b: \xff", ": unacceptable character #x00ff"),
         (b"#" * 2**19, ": has more than 256 KiB"),
         (None, ": is no regular file"),
     ],

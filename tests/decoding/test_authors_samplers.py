@@ -57,22 +57,6 @@ def test_nemotron_decodes_as_its_reference_does(number: int, cache: str) -> None
         assert denoiser.forward_passes == setting["forward_passes"] - extra
 
 
-def test_rows_of_nemotron_do_not_depend_on_their_neighbours() -> None:
-    denoiser = load("nemotron_labs_diffusion")
-    prompts = [generated("nemotron_labs_diffusion", number)[0] for number in (1, 3, 5)]
-    lengths = set()
-    for more in ({}, {"confidence_threshold": 0.5}, {"mode": "ar"}, {"mode": "linear_spec"}, {"causal_context": False}):
-        options = DecodingOptions(n_masks=14, block_length=None if more.get("mode") == "ar" else 8, **more)
-        together, alone = (
-            [decode(denoiser, rows, options, stop_ids=[16, 60], return_completions=True) for rows in batches]
-            for batches in ([prompts], [[prompt] for prompt in prompts])
-        )
-        found = [(one.token_ids, one.cost) for one in together[0]]
-        assert found == [(one.token_ids, one.cost) for (one,) in alone]
-        lengths |= {len(answer) for answer, _ in found}
-    assert len(lengths) > 2
-
-
 ILLADA = facts_of("illada")["generate"]
 
 
@@ -90,11 +74,6 @@ def test_illada_decodes_as_its_reference_does(number: int) -> None:
     (answer,) = decode(denoiser, [prompt], options, stop_ids=stops, end_think_ids=close)
     assert answer == until_stop(expected, stops)
     assert denoiser.forward_passes == setting["forward_passes"]
-    if number % 8 == 0:
-        others = [prompt[:3], prompt + prompt[:5]]
-        alone = [decode(denoiser, [p], options, stop_ids=stops, end_think_ids=close)[0] for p in others]
-        together = decode(denoiser, [prompt, *others], options, stop_ids=stops, end_think_ids=close)
-        assert together == [answer, *alone]
 
 
 def test_options_of_2026_reach_decoding_through_the_command_line() -> None:
@@ -157,10 +136,6 @@ def test_llada22_inserts_and_deletes_as_an_independent_decoder(number: int) -> N
     stops = {setting.get("stop_token_id", 158)}
     (answer,) = decode(denoiser, [prompt], options, stop_ids=stops)
     assert answer == until_stop(expected, stops)
-    if number % 8 == 0:
-        others = [prompt[:3], prompt + prompt[:6]]
-        together = decode(denoiser, [prompt, *others], options, stop_ids=stops)
-        assert together == [answer, *(decode(denoiser, [one], options, stop_ids=stops)[0] for one in others)]
 
 
 SETTINGS = facts_of("remasking")["generate"]
@@ -217,10 +192,6 @@ def test_a_sampler_does_as_its_reference(number: int) -> None:
     # What is returned may still be taken back when it is filled: early exit gives the same.
     exits = replace(ours(setting), early_exit=True)
     assert decode(denoiser, [prompt], exits, max_gen_toks=5, **how) == [answer[:5]]
-    if number == 0 or SETTINGS[number - 1]["sampler"] != setting["sampler"]:  # the first of each
-        others = [prompt[:4], prompt + prompt[:3]]
-        together = decode(denoiser, [prompt, *others], ours(setting), **how)
-        assert together == [answer, *(decode(denoiser, [one], ours(setting), **how)[0] for one in others)]
 
 
 def test_frequencies_come_from_a_file(tmp_path: Path) -> None:

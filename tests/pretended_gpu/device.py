@@ -117,14 +117,10 @@ class PretendedGpu(TorchDispatchMode):
         operator = operator_of(aten)
         if operator.name == "_to_copy":
             return self._to(operator, args[0], kwargs)
-        if operator.name == "copy_" and len(on_gpu) < len(tensors):
-            return self._copy(*args, **kwargs)
         if on_gpu:
             self._check_operands(operator, args, tensors)
-        if waits(operator, args, kwargs):
+        if waits(operator, args):
             self.wait(operator.name)
-            if operator.name == "_local_scalar_dense" and on_gpu[0].numbers.is_meta:
-                return 0
         elif operator.launches:
             self.launched()
         return self.compute(operator, args, kwargs, device or on_gpu[0].device, on_gpu)
@@ -188,18 +184,6 @@ class PretendedGpu(TorchDispatchMode):
         self.wait(f"copy to {device.type}")
         values = torch.zeros_like(source.numbers, device="cpu") if source.numbers.is_meta else source.numbers
         return operator.run(values, **others).clone()
-
-    def _copy(self, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-        if isinstance(target, GpuTensor):
-            self._from_host(source, is_waited_for=not non_blocking)
-            if not target.numbers.is_meta:
-                target.numbers.copy_(source)
-            return target
-        values = numbers_of(source)
-        if non_blocking and self.transfers.is_pinned(target):
-            raise PretendedGpuError(f"a copy to the host that nobody waits for, at {place()}")
-        self.wait("copy to pageable memory")
-        return target if values.is_meta else target.copy_(values)
 
     def _from_host(self, source: Tensor, *, is_waited_for: bool) -> None:
         if self.graph is not None:

@@ -23,7 +23,7 @@ _PUTTING = _INDEXING - {"index", "_unsafe_index"}
 _WITHOUT_NUMBERS = frozenset(
     [
         *("gather", "scatter", "scatter_", "index_select", "index_copy", "index_copy_", "embedding", "cat"),
-        *("mm", "addmm", "bmm"),
+        *("mm", "addmm", "bmm", "copy_"),
     ]
 )
 
@@ -63,11 +63,9 @@ def operator_of(aten: Any) -> Operator:
     )
 
 
-def waits(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def waits(operator: Operator, args: Sequence[Any]) -> bool:
     """Whether the host waits for the device's numbers."""
     name = operator.name
-    if name == "repeat_interleave":
-        return kwargs.get("output_size") is None
     if name in _INDEXING and any(index is not None and index.dtype is torch.bool for index in args[1]):
         # One boolean index with one value is masked_fill.
         return not (name in _PUTTING and len(args[1]) == 1 and args[2].numel() == 1)

@@ -21,6 +21,7 @@ from tests.pretended_gpu.device import PretendedGpu
 
 ROWS, PROMPT, MASKS = 32, 511, 256
 WINO = {"sampler": "wino", "confidence_threshold": 0.9, "block_length": 32}
+KLASS = {"kl_threshold": 0.01, "confidence_threshold": 0.9, "block_length": 32}
 COLUMNS = 769  # 511 and 256 in whole steps of 256, and one that no row owns
 
 # Shape, options, and the sizes of a row.
@@ -32,6 +33,7 @@ PEAKS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("sdar-8b", {}, {"length": COLUMNS, "n_run": 512, "n_logits": 4, "is_cached": True}),
     ("llada-8b", {"sampler": "rcr", "steps": 8, "block_length": 32}, {"length": 768, "n_logits": MASKS}),
     ("llada-8b", WINO, {"length": 768, "n_run": 800, "n_logits": 32}),
+    ("llada-8b", KLASS, {"length": 768, "n_logits": 32, "n_kept": MASKS + 1}),
     ("llada2-mini", {}, {"length": COLUMNS, "n_run": 512, "n_logits": 32, "is_cached": True}),
 ]
 

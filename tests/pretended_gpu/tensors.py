@@ -37,9 +37,6 @@ class GpuTensor(Tensor):
         if memory is not None:
             memory.died(self.numbers)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> Any:
-        return f"GpuTensor({self.numbers}, device={self.device})"
-
     def numpy(self, *_: Any, **__: Any) -> Any:
         """Raises as torch does."""
         raise TypeError(f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() first")
@@ -105,8 +102,6 @@ def mapped(nest: Any, change: Callable[[Tensor], Any]) -> Any:
         return {name: mapped(each, change) for name, each in nest.items()}
     if type(nest) in (list, tuple):
         return type(nest)([mapped(each, change) for each in nest])
-    if isinstance(nest, tuple) and not isinstance(nest, torch.Size):  # a named one
-        return type(nest)(*(mapped(each, change) for each in nest))
     return nest
 
 

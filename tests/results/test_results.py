@@ -56,14 +56,6 @@ from tests.support.leaderboard_files import TASKS, gsm8k_file, result_file, six_
 # Statistics
 
 
-def test_a_t_interval_is_scipys() -> None:
-    values = [0.5, 0.7, 0.6, 0.9]
-    found = t_interval(values)
-    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    assert (found.low, found.high) == pytest.approx((low, high))
-    assert t_interval([0.5]) == Interval(0.5)
-
-
 def test_a_correlations_interval_is_fishers() -> None:
     x, y = np.random.default_rng(0).normal(size=(2, 8))
     r = stats.pearsonr(x, y)
@@ -83,6 +75,7 @@ def test_a_clustered_interval_is_that_of_the_clusters_means() -> None:
     values, clusters = [1.0, 2.0, 6.0], ["a", "a", "b"]
     error = math.sqrt(2 / 1 * ((1 - 3 + 2 - 3) ** 2 + (6 - 3) ** 2)) / 3
     assert clustered_interval(values, clusters).half_width == pytest.approx(stats.t.ppf(0.975, 1) * error)
+    assert t_interval([0.5]) == Interval(0.5)
 
 
 def test_a_score_of_independent_questions_has_wilsons_interval() -> None:
@@ -225,14 +218,6 @@ def test_ranks_of_a_table_are_corrected_together() -> None:
     scores = [answered(rng.random(900) < accuracy) for accuracy in (0.95, 0.9, 0.9)]
     found = comparisons(scores)
     assert found[0, 1] < 1e-3 < 0.05 < found[1, 2]
-
-
-def test_what_is_not_significant_is_said_with_both_limits() -> None:
-    found = Interval(1.0, -0.9, 2.9)
-    assert found.with_significance == "1.0, not significant (95%): between -0.9 and +2.9"
-    assert Interval(13.3, 4.0, 22.6).with_significance == "13.3 (4.0 to 22.6)"
-    assert Interval(13.3).with_significance == "13.3"
-    assert found.scaled(2).high == 5.8
 
 
 # Files and names
@@ -433,12 +418,6 @@ def test_a_line_joins_only_what_the_board_would_put_into_one_table(tmp_path: Pat
 @pytest.mark.parametrize(("points", "least", "tokens"), data("parallelism.json")["ParallelBench"])
 def test_pb90_is_absolute_and_not_interpolated(points: list[Point], least: float, tokens: float | None) -> None:
     assert parallel_bench([(speed, score) for speed, score in points], least) == tokens
-
-
-def test_what_nothing_beats_is_on_the_frontier() -> None:
-    settings = [Contender(*point) for point in [(1, 80), (2, 80), (2, 79), (4, 70), (4, 70), (3, 60)]]
-    unbeaten = [not any(other.beats(one) for other in settings) for one in settings]
-    assert unbeaten == [False, True, False, True, True, False]
 
 
 def test_a_clock_that_is_a_little_faster_beats_nothing() -> None:
