@@ -34,12 +34,10 @@ def logits_of(model: torch.nn.Module) -> torch.Tensor:
 def adapter(tmp_path: Path) -> tuple[Path, torch.Tensor]:
     """A LoRA adapter with random weights, on Llama's names, and what the model says with it."""
     model = load("llada").model
-    config = LoraConfig(r=2, target_modules=MODULES, rank_pattern={"gate_proj": 3}, alpha_pattern={"gate_proj": 5})
-    adapted = get_peft_model(model, config).eval()
+    patterns = {"rank_pattern": {"gate_proj": 3}, "alpha_pattern": {"gate_proj": 5}}
     torch.manual_seed(0)
-    for name, parameter in adapted.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(parameter, std=0.3)
+    config = LoraConfig(r=2, target_modules=MODULES, init_lora_weights=False, **patterns)
+    adapted = get_peft_model(model, config).eval()
     adapted.save_pretrained(tmp_path)
     return tmp_path, logits_of(adapted)
 

@@ -204,7 +204,7 @@ def test_a_result_says_which_file_decoded(tmp_path: Path) -> None:
     words += ["--include_path", str(tasks_path())]  # the suite, without lm-eval's own tasks
     words += ["--use_cache", str(tmp_path / "cache"), "--output_path", str(output)]
     run("lm_eval", *words)
-    (path,) = output.rglob("results_*.json")
+    (path,) = (output / "built-in").glob("results_*.json")
     mdlm = json.loads(path.read_text())["config"]["mdlm"]
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     assert {"name": "sampler.py", "sha256": digest, "registers": ["eta", "sampler=path_planning"]} in mdlm["plugins"]

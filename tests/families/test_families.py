@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, PretrainedConfig
+from transformers import MistralConfig, PretrainedConfig
 
 from mdlm_lm_eval.checkpoints import (
     attention_of,
@@ -25,7 +25,7 @@ from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.families import Family
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import FAMILIES, register
-from tests.conftest import data, edit_json, refused, tiny_model
+from tests.conftest import data, edit_json, random_llama, refused, tiny_model
 from tests.support.reference import GOLDEN, assert_close, load, tensors_of
 
 
@@ -100,19 +100,14 @@ def test_experts_run_in_one_kernel_and_give_the_same_logits(family: str) -> None
         assert_close(found, loop)
 
 
-def tiny_llama(**settings: object) -> LlamaForCausalLM:
-    shape = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-    return LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=2, mask_token_id=39, **settings))
-
-
 def test_bidirectional_llama_sees_the_future_and_a_causal_one_is_refused(tmp_path: Path) -> None:
-    tiny_llama(is_causal=False).save_pretrained(tmp_path / "diffusion")
+    random_llama(40, mask_token_id=39).save_pretrained(tmp_path / "diffusion")
     denoiser = load_denoiser(str(tmp_path / "diffusion"))
     assert denoiser.mask_token_id == 39
     canvases = torch.tensor([[39, 1, 2], [39, 1, 3]])
     logits = denoiser.logits(canvases, torch.ones_like(canvases), torch.tensor([0, 3]))
     assert not torch.allclose(logits[0, :39], logits[1, :39])
-    tiny_llama().save_pretrained(tmp_path / "causal")
+    random_llama(40, mask_token_id=39, is_causal=None).save_pretrained(tmp_path / "causal")
     with pytest.raises(OptionError, match="is_causal"):
         load_denoiser(str(tmp_path / "causal"))
 
@@ -168,11 +163,10 @@ def test_what_a_family_does_not_support_stands_in_its_row(name: str) -> None:
     assert no_cache == (cache in ("no", "always on") or family.generate is not None)
 
 
-@pytest.mark.parametrize("name", ["acme", "sdar"])
-def test_a_model_type_belongs_to_one_family(name: str) -> None:
+def test_a_model_type_belongs_to_one_family() -> None:
     FAMILIES.all()  # those of the package are registered when they are first asked for
-    with pytest.raises(ValueError, match=r"belongs to the family sdar|'sdar' is registered already"):
-        register(name=name, family=Family(name=name, model_types=("sdar",)))
+    with pytest.raises(ValueError, match="belongs to the family sdar"):
+        register(name="acme", family=Family(name="acme", model_types=("sdar",)))
 
 
 @pytest.mark.parametrize(("family", "options", "named"), data("cases.json")["samplers of families"])

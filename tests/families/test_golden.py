@@ -26,9 +26,6 @@ DREAM_ORDERS = {"maskgit_plus": "confidence", "topk_margin": "margin", "entropy"
 def test_logits_match_the_reference_whatever_the_padding(family: str, widths: tuple[int, int]) -> None:
     golden, denoiser = tensors_of(family), load(family)
     ids, expected = golden["logits.input_ids"], golden["logits.output"]  # [3, 24], [3, 24, 160]
-    if widths == (0, 0):
-        with torch.no_grad():
-            assert_close(denoiser.model(ids).logits, expected)
     if family == "dream":
         expected = torch.cat([expected[:, :1], expected[:, :-1]], dim=1)
     rows = torch.nn.functional.pad(ids, widths, value=denoiser.pad_token_id)

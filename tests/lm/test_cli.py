@@ -93,14 +93,6 @@ def test_two_processes_give_the_same_answers(
     assert info["settings"] == alone["settings"]
 
 
-def test_results_of_the_built_in_model_lie_under_its_name(task_folder: Path, tmp_path: Path) -> None:
-    more = ("--model_args", "max_gen_toks=2", "--output_path", str(tmp_path), "--limit", "1")
-    run("lm_eval", *words(task_folder, *more))
-    (path,) = tmp_path.rglob("results_*.json")
-    assert path.parent.name == "built-in"
-    assert result_file(tmp_path)["config"]["mdlm"]["pretrained"] == "built-in"
-
-
 # How commands end
 
 

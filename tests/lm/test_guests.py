@@ -169,8 +169,6 @@ def test_the_authors_network_decodes(checkpoint: Path) -> None:
     older = guest | {"modeling": f"{FILES}/own_network.py:Older"}
     with pytest.raises(ImportError):
         lm(checkpoint, **older)
-    with pytest.raises(OptionError, match="modeling=remote needs trust_remote_code=true"):
-        lm(checkpoint, **guest | {"modeling": "remote"})
     with pytest.raises(OptionError, match=r"needs sampler=FILE\.py:FUNCTION"):
         lm(checkpoint, modeling="remote")
 

@@ -169,10 +169,6 @@ def requests_of_task(kind: str, task: str, rows: list[Any]) -> list[Instance]:
     return [instance_of(kind, (*texts, *gen_kwargs), task, doc) for doc, *texts in rows]
 
 
-class Interrupted(Exception):
-    """Stands for the end of a process."""
-
-
 @pytest.mark.parametrize("request_type", ["generate_until", "loglikelihood", "loglikelihood_rolling"])
 def test_what_finished_before_an_interruption_is_not_computed_again(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_type: str
@@ -190,12 +186,12 @@ def test_what_finished_before_an_interruption_is_not_computed_again(
 
     def until_interrupted(*arguments: Any, **options: Any) -> Any:
         if lm.denoiser.forward_passes > undisturbed.denoiser.forward_passes // 2:
-            raise Interrupted
+            raise KeyboardInterrupt
         return logits(*arguments, **options)
 
     monkeypatch.setattr(lm.denoiser, "logits", until_interrupted)
     path = str(tmp_path / "cache.db")
-    with pytest.raises(Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         getattr(CachingLM(lm, path), request_type)(requests)
     resumed = MDLM(str(checkpoint), **settings)
     cached = CachingLM(resumed, path)
@@ -206,29 +202,26 @@ def test_what_finished_before_an_interruption_is_not_computed_again(
 REPEATS, DOCUMENTS, N_MASKS = 2, 5, 32
 
 
-@pytest.fixture
-def many_requests(task_folder: Path, tmp_path: Path) -> Path:
-    """A task whose requests, two samples a document, take long enough to be killed among."""
+def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
+    checkpoint: Path, task_folder: Path, tmp_path: Path
+) -> None:
+    """The temperature comes from --model_args alone, so that lm-eval takes the requests for deterministic ones.
+
+    Of a task whose requests, two samples a document, take long enough to be killed among.
+    """
     config = {"include": str(task_folder / "tiny_generate.yaml"), "task": "tiny_many", "repeats": REPEATS}
     config |= {"generation_kwargs": {"until": [], "max_gen_toks": N_MASKS}}
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "tiny_many.yaml").write_text(yaml.safe_dump(config))
-    return tmp_path / "tasks"
-
-
-def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
-    checkpoint: Path, many_requests: Path, tmp_path: Path
-) -> None:
-    """The temperature comes from --model_args alone, so that lm-eval takes the requests for deterministic ones."""
+    (tasks := tmp_path / "tasks").mkdir()
+    (tasks / "tiny_many.yaml").write_text(yaml.safe_dump(config))
     model_args = {"pretrained": str(checkpoint), "n_masks": N_MASKS, "temperature": 1.0, "early_exit": False}
     settings: dict[str, Any] = {"model_args": model_args, "device": "cpu", "batch_size": 1}
-    undisturbed = evaluate("mdlm", ["tiny_many"], many_requests, **settings)
+    undisturbed = evaluate("mdlm", ["tiny_many"], tasks, **settings)
     expected = {sample["doc_id"]: sample["resps"] for sample in undisturbed["samples"]["tiny_many"]}
 
     command = [
         *("lm_eval", "--model", "mdlm", "--device", "cpu", "--batch_size", "1"),
         *("--model_args", ",".join(f"{name}={value}" for name, value in model_args.items())),
-        *("--include_path", str(many_requests), "--tasks", "tiny_many", "--log_samples"),
+        *("--include_path", str(tasks), "--tasks", "tiny_many", "--log_samples"),
         *("--use_cache", str(tmp_path / "cache"), "--output_path", str(tmp_path / "out")),
     ]
     database = tmp_path / "cache_rank0.db"

@@ -80,12 +80,9 @@ def answers(output: Path) -> dict[str, list[Any]]:
 
 def adapter(checkpoint: Path, folder: Path, seed: int) -> Path:
     """A LoRA adapter of random weights that change what the model says."""
-    adapted = get_peft_model(LlamaForCausalLM.from_pretrained(checkpoint), LoraConfig(r=2, target_modules=["q_proj"]))
     torch.manual_seed(seed)
-    for name, parameter in adapted.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(parameter, std=0.5)
-    adapted.save_pretrained(folder)
+    config = LoraConfig(r=2, lora_alpha=64, target_modules=["q_proj"], init_lora_weights=False)
+    get_peft_model(LlamaForCausalLM.from_pretrained(checkpoint), config).save_pretrained(folder)
     return folder
 
 

@@ -48,17 +48,10 @@ def test_points_are_balanced_different_and_repeatable(data_set: str) -> None:
     assert all((again[split] == drawn[1][split]).all() for split in again)
 
 
-def test_prompt_character_for_character() -> None:
-    one = "Point: (1, 2, 3)\nOptions: (A) Above, (B) Below\nAnswer:[A].\n\n"
-    two = "Point: (4, 5, 6)\nOptions: (A) Above, (B) Below\nAnswer:[B].\n\n"
+def test_question_character_for_character() -> None:
     task = load_task("mdlm_classification_circles_random")
-    task.training_points[7] = [
-        {"x": 1, "y": 2, "z": 3, "label": 0, "seed": 7},
-        {"x": 4, "y": 5, "z": 6, "label": 1, "seed": 7},
-    ]
-    asked = {"x": 100, "y": 50, "z": 1, "label": 1, "seed": 7}
+    asked = {"x": 100, "y": 50, "z": 1, "label": 1, "seed": 1}
     question = "Point: (100, 50, 1)\nOptions: (A) Above, (B) Below\nAnswer:["
-    assert task.fewshot_context(asked, 2, gen_prefix=task.config.gen_prefix) == one + two + question
     assert task.fewshot_context(asked, 0, gen_prefix=task.config.gen_prefix) == question
     assert task.doc_to_target(asked) == "B"
     assert task.config.generation_kwargs == {"max_gen_toks": 1, "until": []}
