@@ -9,12 +9,11 @@ from mdlm_lm_eval.decoding.canvas import FirstToken
 from mdlm_lm_eval.decoding.decode import decode_canvases
 from mdlm_lm_eval.jobs.labels import NO_LABELS, Labels, LabelTokens
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.model.attention import FULL_ATTENTION
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.results.decomposition import SHARES
 from tests.conftest import instance_of, tiny_model, tiny_tokenizer
-from tests.support.canvases import EOS, FROM_START, MASK, WAYS, RecordingDenoiser, canvas, model
+from tests.support.canvases import EOS, MASK, WAYS, RecordingDenoiser, canvas, model
 
 LABELS = [3, 11, 20]
 # A shadow and guidance mix several canvases' logits; there the others of this list stand for them.
@@ -49,18 +48,6 @@ def enumerated(denoiser: RecordingDenoiser, ids: torch.Tensor, slot: int) -> tup
     scores: list[float] = logits.tolist()
     entropy = -sum(float(p) * float(p.log()) for p in logits.double().softmax(0) if p > 0)
     return scores.index(max(scores)), max(LABELS, key=scores.__getitem__), entropy
-
-
-@pytest.mark.parametrize("attention", [FULL_ATTENTION, FROM_START])
-def test_no_token_is_banned_there(attention: Any) -> None:
-    denoiser, options = model(attention), DecodingOptions(steps=1, suppress_eos=True)
-    one = canvas(denoiser, options)
-    (before,) = decode_canvases(denoiser, [one], options, label_ids=LABELS)
-    assert before.first
-    banned = [before.first.token]
-    (after,) = decode_canvases(denoiser, [one], options, eos_ids=banned, label_ids=LABELS)
-    assert before.token_ids[:1] == banned != after.token_ids[:1]
-    assert after.first == before.first
 
 
 def test_documents_say_their_labels() -> None:

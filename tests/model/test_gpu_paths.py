@@ -57,7 +57,6 @@ def test_a_sampler_that_would_never_end_is_an_error_and_a_slow_one_is_not(
 
 NOT_ASKED: list[Callable[[View], Any]] = [
     lambda view: view.filled & view.masks,
-    lambda view: view.masks & view.filled,
     lambda view: view.entropy < 1,
     lambda view: view.masks.where(view.hindsight, view.masks),
     lambda view: view.confidence.max(),
