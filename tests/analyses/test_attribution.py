@@ -1,13 +1,12 @@
 """Gradient attribution against finite differences, in double precision, for every kind of model."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, PretrainedConfig
+from transformers import BertConfig, BertForMaskedLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from mdlm_lm_eval import load_denoiser
@@ -16,16 +15,16 @@ from mdlm_lm_eval.analyses.inputs import Prompt
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import tiny_model
+from tests.conftest import random_llama, tiny_model
 
 MASK, PAD = 2, 0
 STEP = 1e-5
 
 
-def tiny(kind: Callable[[Any], nn.Module], config: type[PretrainedConfig]) -> Any:
+def bert() -> nn.Module:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return kind(config(vocab_size=259, initializer_range=0.3, **sizes)).eval().double()
+    return BertForMaskedLM(BertConfig(vocab_size=259, initializer_range=0.3, **sizes)).eval()
 
 
 def adapted() -> nn.Module:
@@ -38,10 +37,10 @@ MODELS: dict[str, Callable[[], Denoiser]] = {
     "built-in": lambda: load_denoiser("built-in", dtype="float64"),
     "shifted": lambda: Denoiser(tiny_model().double(), mask_token_id=MASK, pad_token_id=PAD, shift=True),
     "autoregressive": lambda: Denoiser(
-        tiny(LlamaForCausalLM, LlamaConfig), mask_token_id=PAD, pad_token_id=PAD, shift=True
+        random_llama(259, is_causal=True).double(), mask_token_id=PAD, pad_token_id=PAD, shift=True
     ),
     "adapter": lambda: Denoiser(adapted().double(), mask_token_id=MASK, pad_token_id=PAD),
-    "bert": lambda: Denoiser(tiny(BertForMaskedLM, BertConfig), mask_token_id=MASK, pad_token_id=PAD),
+    "bert": lambda: Denoiser(bert().double(), mask_token_id=MASK, pad_token_id=PAD),
 }
 
 

@@ -16,8 +16,9 @@ from tests.support.commands import run
 ALL_TASKS = "tiny_generate,tiny_choice,tiny_sampled"
 
 
-def words(task_folder: Path, *arguments: str, tasks: str = "tiny_generate") -> list[str]:
-    return ["--model", "mdlm", "--include_path", str(task_folder), "--tasks", tasks, *arguments]
+def words(checkpoint: Path, task_folder: Path, out: Path) -> list[str]:
+    asked = ["--include_path", str(task_folder), "--tasks", ALL_TASKS, "--log_samples", "--output_path", str(out)]
+    return ["--model", "mdlm", "--model_args", f"pretrained={checkpoint},n_masks=6", *asked]
 
 
 def result_file(folder: Path) -> dict[str, Any]:
@@ -34,8 +35,7 @@ def samples(folder: Path, task: str) -> dict[int, Any]:
 @pytest.fixture(scope="module")
 def one_process(checkpoint: Path, task_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("one")
-    more = ("--model_args", f"pretrained={checkpoint},n_masks=6", "--output_path", str(out), "--log_samples")
-    done = run("lm_eval", *words(task_folder, *more, tasks=ALL_TASKS))
+    done = run("lm_eval", *words(checkpoint, task_folder, out))
     (out / "stderr").write_text(done.stderr)
     return out
 
@@ -72,8 +72,7 @@ def test_two_processes_give_the_same_answers(
     checkpoint: Path, task_folder: Path, one_process: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    more = ("--model_args", f"pretrained={checkpoint},n_masks=6", "--output_path", str(out), "--log_samples")
-    run("lm_eval", *words(task_folder, *more, tasks=ALL_TASKS), processes=2)
+    run("lm_eval", *words(checkpoint, task_folder, out), processes=2)
     info = result_file(out)["config"]["mdlm"]
     assert info["processes"] == 2
     for task in ALL_TASKS.split(","):

@@ -139,15 +139,6 @@ def _kinds(cell: Any) -> set[str]:
     return {kind for output in cell.outputs for kind in output.get("data", ())}
 
 
-def test_texts_are_decoded_as_their_tokens_are(checkpoint: Path) -> None:
-    denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
-    options = DecodingOptions(n_masks=4)
-    (ids,) = decode(denoiser, [tokenizer.encode("red is")], options, stop_ids=[tokenizer.eos_token_id])
-    (text,) = decode(denoiser, ["red is"], options, tokenizer=tokenizer)
-    assert decode(denoiser, "red is", options, tokenizer=tokenizer) == [text], "by itself it is one prompt"
-    assert text == tokenizer.decode(ids, skip_special_tokens=True)
-
-
 def test_options_are_keywords_too(checkpoint: Path) -> None:
     denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
     expected = decode(denoiser, "red is", DecodingOptions(n_masks=4, steps=2), tokenizer=tokenizer)
@@ -211,6 +202,7 @@ def test_a_completion_says_how_each_token_came_to_be(checkpoint: Path) -> None:
     assert [one.text for one in found] == decode(denoiser, prompts, options, tokenizer=tokenizer)
     assert done == [(1, 2), (2, 2)]
     for one in found:
+        assert one.text == tokenizer.decode(one.token_ids, skip_special_tokens=True)
         assert one.finish_reason == ("ended_by_eos" if one.token_ids[-1] == tokenizer.eos_token_id else "cut")
         assert [each.step for each in one.filled if each.step not in (1, 2, 3)] == []
         assert {(each.step, each.confidence) for each in one.filled} <= {(e.step, e.confidence) for e in one.events}

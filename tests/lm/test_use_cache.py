@@ -108,24 +108,6 @@ def test_a_cache_of_another_model_class_is_refused(checkpoint: Path, tmp_path: P
         CachingLM(lm, path)
 
 
-def test_a_run_answered_by_its_cache_records_what_the_answers_took(checkpoint: Path, tmp_path: Path) -> None:
-    requests = [generation(str(n), max_gen_toks=3) for n in range(3)]
-    scored = [choice("context", " yes"), choice("context", " no")]
-
-    def run() -> tuple[dict[str, Any], int, int]:
-        lm = MDLM(str(checkpoint), device="cpu", n_masks=5)
-        cached = CachingLM(lm, str(tmp_path / "cache.db"))
-        cached.generate_until(requests)
-        cached.loglikelihood(scored)
-        told = lm.get_model_info()["mdlm"]
-        return told["tasks"], told["kept_answers"], lm.denoiser.forward_passes
-
-    tasks, kept, passes = run()
-    assert passes > kept == 0
-    assert (tasks["task"]["requests"], tasks["choice"]["requests"], tasks["choice"]["masks"]) == (3, 2, [5, 5])
-    assert run() == (tasks, 5, 0)
-
-
 @pytest.mark.parametrize(("settings", "asked", "is_drawn"), data("cases.json")["drawn answers"])
 def test_repetitions_keep_answers_of_their_own(
     checkpoint: Path, tmp_path: Path, settings: dict[str, Any], asked: dict[str, Any], is_drawn: bool
@@ -197,6 +179,8 @@ def test_what_finished_before_an_interruption_is_not_computed_again(
     cached = CachingLM(resumed, path)
     assert getattr(cached, request_type)(requests) == expected
     assert 0 < resumed.denoiser.forward_passes < undisturbed.denoiser.forward_passes
+    (record, whole) = (next(iter(each.get_model_info()["mdlm"]["tasks"].values())) for each in (resumed, undisturbed))
+    assert [record[name] for name in ("requests", "masks")] == [whole[name] for name in ("requests", "masks")]
 
 
 REPEATS, DOCUMENTS, N_MASKS = 2, 5, 32
@@ -240,6 +224,7 @@ def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
     assert {row["doc_id"]: row["resps"] for row in rows} == expected
     assert all(len(set(row["resps"][0])) == REPEATS for row in rows)
     told = result_file(tmp_path / "out")["config"]["mdlm"]
+    assert (undisturbed["config"]["mdlm"]["kept_answers"], told["kept_answers"]) == (0, finished)
     record, expected_record = (mdlm["tasks"]["tiny_many"] for mdlm in (told, undisturbed["config"]["mdlm"]))
     # The record goes on where the cache's ends: a request that was computed twice would be counted twice.
     for each in (record, expected_record):

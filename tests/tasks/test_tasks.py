@@ -57,14 +57,11 @@ FOLDERS = {Path(path).parent.name for path in generate.files()}
 PROMPTS_SHA256 = "1f1b82823b300b6ab83afc609d779de60a39edea594800b0eaa016d6a38e5ad8"
 
 
-def with_settings(name: str, metadata: dict[str, Any]) -> TaskManager:
-    """The folder of a task with these settings, or all tasks with the default ones."""
+def load(name: str, **metadata: Any) -> Any:
+    """A task with these settings, from its folder, or with the default ones."""
     folder = str(suite()._index[name].yaml_path.parent)
-    return TaskManager(include_path=folder, include_defaults=False, metadata=metadata) if metadata else suite()
-
-
-def load(name: str, **metadata: object) -> Any:
-    return with_settings(name, metadata).load([name])["tasks"][name]
+    manager = TaskManager(include_path=folder, include_defaults=False, metadata=metadata) if metadata else suite()
+    return manager.load([name])["tasks"][name]
 
 
 def requests(name: str, limit: int | None = None, chat: bool = False, **metadata: object) -> list[tuple[str, dict]]:
