@@ -38,11 +38,6 @@ def decoded(
     return decode_canvases(denoiser, rows, options, end_think_ids=[end], **more)
 
 
-def first_of_its_block(row: Canvas, budget: int) -> int:
-    """The first slot of the block that slot `budget` is in."""
-    return max(start for start in (0, *accumulate(row.block_lengths)) if start <= budget)
-
-
 @pytest.mark.parametrize(
     ("attention", "facts", "changes"),
     [*WAYS[::3], *IN_BLOCKS[::3], *APPROXIMATE[::3], (LIKE_NEMOTRON, {}, {}), *CHANGES_TOKENS],
@@ -62,7 +57,7 @@ def test_the_end_is_written_when_its_block_is_decoded(
             assert answer.token_ids.index(END) == budget
             assert len(answer.token_ids) == len(plain.token_ids) == row.n_returned
             if options.sampler != "rcr":  # which takes tokens of earlier blocks back
-                before = first_of_its_block(row, budget)
+                before = max(start for start in (0, *accumulate(row.block_lengths)) if start <= budget)
                 assert answer.token_ids[:before] == plain.token_ids[:before]
         assert decoded(denoiser, rows, options, batch_size=2) == answers
         found = decoded(denoiser, rows, replace(options, **{"early_exit": False, **way}))

@@ -34,13 +34,6 @@ def log_probs(denoiser: Denoiser, token_ids: list[int]) -> torch.Tensor:
     return logits.log_softmax(-1)
 
 
-def masked_log_probs(denoiser: Denoiser, context: list[int], continuation: list[int], masked, extra: int = 0) -> dict:
-    """Position -> log-probability of the true token where `masked` of the continuation are masked."""
-    answer = [MASK if i in masked else token for i, token in enumerate(continuation)] + [MASK] * extra
-    table = log_probs(denoiser, context + answer)
-    return {i: table[len(context) + i, continuation[i]].item() for i in masked}
-
-
 def expected_bound(denoiser: Denoiser, context: list[int], continuation: list[int]) -> float:
     """E over k ~ U{1..n} and masks of size k of n / k times the sum of log-probabilities, by enumeration."""
     n = len(continuation)
@@ -48,8 +41,9 @@ def expected_bound(denoiser: Denoiser, context: list[int], continuation: list[in
     for k in range(1, n + 1):
         masks = list(itertools.combinations(range(n), k))
         for masked in masks:
-            values = masked_log_probs(denoiser, context, continuation, masked).values()
-            total += sum(values) * (n / k) / (n * len(masks))
+            answer = [MASK if i in masked else token for i, token in enumerate(continuation)]
+            table = log_probs(denoiser, context + answer)[len(context) :]
+            total += sum(table[i, continuation[i]].item() for i in masked) * (n / k) / (n * len(masks))
     return total
 
 

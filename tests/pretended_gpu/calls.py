@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 _INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 # All others pass unchanged where no device is named.
-_SEEN = frozenset(
-    [*_INDEXING, torch.nn.functional.scaled_dot_product_attention, torch.Tensor.is_pinned, torch.Tensor.to]
-)
+_SEEN = frozenset([*_INDEXING, torch.nn.functional.scaled_dot_product_attention, torch.Tensor.to])
 
 
 class Calls(TorchFunctionMode):
@@ -41,8 +39,6 @@ class Calls(TorchFunctionMode):
             return attend(self.gpu, *args, **kwargs)
         if called in _INDEXING and isinstance(args[0], GpuTensor):
             args = (args[0], self._index(args[1], args[0].device), *args[2:])
-        elif called is torch.Tensor.is_pinned:
-            return self.gpu.transfers.is_pinned(args[0])
         elif called is torch.Tensor.to:
             args = tuple(with_number(each) if isinstance(each, (str, torch.device)) else each for each in args)
         if _is_gpu(kwargs.get("device")):

@@ -322,7 +322,9 @@ def test_samples_are_read_compressed_too(tmp_path: Path) -> None:
 def test_load_has_a_row_per_file_task_and_metric(tmp_path: Path) -> None:
     traced = {"trace": [{"doc_id": 0, "text": "a"}]}  # of one answer
     of_suite = suite_file(n_masks=200, task_record=traced)
-    write(six_cells(tmp_path), cut='{"results": {', suite=of_suite, lik=likelihood_file())
+    metrics = {"wikitext": {"acc,none": 0.5, "word_perplexity,none": 12.5}}
+    of_texts = result_file(metrics, output_type="loglikelihood_rolling", mc_num=16)
+    write(six_cells(tmp_path), cut='{"results": {', suite=of_suite, lik=of_texts)
     with pytest.warns(UserWarning, match=r"cut.json is left out: it cannot be read as JSON"):
         frame = load(tmp_path, columns="all")
     assert len(frame) == 6 + 17 + 2
@@ -373,11 +375,6 @@ def test_load_has_the_columns_that_a_person_reads(tmp_path: Path) -> None:
     assert {*frame["masks"]} == {2, 200}
     with pytest.raises(OptionError, match="a figure needs all columns"):
         plot.masks(frame)
-
-
-def likelihood_file() -> dict[str, object]:
-    metrics = {"wikitext": {"acc,none": 0.5, "word_perplexity,none": 12.5}}
-    return result_file(metrics, output_type="loglikelihood_rolling", mc_num=16)
 
 
 def test_a_frontier_of_equal_tokens_per_pass_is_of_tokens_per_second(tmp_path: Path) -> None:
