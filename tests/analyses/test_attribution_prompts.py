@@ -31,10 +31,6 @@ def bytewise(long_checkpoint: Path) -> Any:
     return load_model("mdlm", {"pretrained": str(long_checkpoint)}, "cpu")
 
 
-def first(task: Any, lm: Any, n_masks: int | None, *, chat: bool = False) -> Prompt:
-    return build_prompts(task, lm, n_masks, limit=1, chat=chat)[0]
-
-
 @pytest.mark.parametrize("pretrained", ["built-in", "built-in-block"])
 @pytest.mark.parametrize(("name", "n_masks"), [(OPEN, 1), (OPEN, 9), (SLOT, None)])
 def test_predictions_are_the_answers_that_lm_eval_scores(
@@ -60,7 +56,7 @@ def test_predictions_are_the_answers_that_lm_eval_scores(
 @pytest.mark.parametrize("chat", [False, True])
 def test_each_example_is_where_its_tokens_say(name: str, chat: bool, tasks: dict[str, Any], bytewise: Any) -> None:
     task = tasks[name]
-    prompt = first(task, bytewise, 2 if name == OPEN else None, chat=chat)
+    (prompt,) = build_prompts(task, bytewise, 2 if name == OPEN else None, limit=1, chat=chat)
     between = "<assistant>" if chat else "\n"
     decode = bytewise.tokenizer.decode
     if name != OPEN:

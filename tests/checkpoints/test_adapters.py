@@ -79,7 +79,6 @@ def test_names_of_lladas_remote_code(adapter: tuple[Path, torch.Tensor]) -> None
 @pytest.mark.parametrize(
     ("family", "targets"),
     [
-        ("llada_moe", ["q_proj", "o_proj"]),
         ("llada_moe", ["q_proj", "gate_proj", "up_proj", "down_proj"]),
         ("llada2", ["query_key_value", "attention.dense"]),
     ],

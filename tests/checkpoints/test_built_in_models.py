@@ -27,15 +27,6 @@ def test_the_card_names_the_weights(name: str) -> None:
     assert digest in (Path(model_path(BUILT_IN)) / "README.md").read_text(encoding="utf-8")
 
 
-def questions_of(document: corpus.Document) -> set[tuple[str, ...]]:
-    """The option triples of a document's questions."""
-    triples: set[tuple[str, ...]] = set()
-    for index, piece in enumerate(document.pieces):
-        if piece.endswith("Options: (A) "):
-            triples.add((document.pieces[index + 1], document.pieces[index + 3], document.pieces[index + 5]))
-    return triples
-
-
 def test_training_data_are_the_same_everywhere() -> None:
     rng, tokenizer = random.Random(0), build_tokenizer()
     drawn = [one for stage in STAGES[1:] for one in documents(stage, 540, 0.1, rng)]
@@ -50,7 +41,9 @@ def test_no_test_question_is_in_the_training_data() -> None:
     seen: set[tuple[str, ...]] = set()
     for stage in STAGES[1:]:
         for document in documents(stage, 9 * 600, 0.1, rng):
-            seen |= questions_of(document)
+            pieces = document.pieces
+            starts = [index for index, piece in enumerate(pieces) if piece.endswith("Options: (A) ")]
+            seen |= {(pieces[index + 1], pieces[index + 3], pieces[index + 5]) for index in starts}
     words = {triple for triple in seen if not triple[0].isdigit()}
     assert len(words) > 2_000
     assert not any(questions.is_reserved_for_tests(questions.Question(triple, 0)) for triple in words)  # type: ignore[arg-type]

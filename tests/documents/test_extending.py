@@ -15,7 +15,6 @@ import pytest
 import torch
 from lm_eval.utils import make_table, simple_parse_args_string
 from safetensors.torch import save_file
-from transformers import LlamaForCausalLM
 
 from mdlm_leaderboard.build import read_board
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, loader, tasks_path
@@ -78,7 +77,18 @@ def test_an_installed_sampler_rule_family_and_objective(acme: Path) -> None:
     (flags,) = re.findall("mdlm-finetune (.* whole_answer .*)", PAGE)
     (acme / "answers.jsonl").write_text('{"prompt": "red is", "response": "colour"}\n' * 4)
     words = [*flags.split(), "--model_name_or_path", "built-in", "--max_steps", "1", "--evaluation_limit", "0"]
-    model, end = save_acme_model(acme / "model")
+    # A checkpoint of the family, under its names.
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|acme_end|>"]})
+    tokenizer.save_pretrained(acme / "model")
+    sizes = {"vocabulary": 300, "width": 16, "depth": 2, "heads": 2, "mask_token_id": 299}
+    (acme / "model" / "config.json").write_text(json.dumps(sizes | {"model_type": "acme-diffusion"}))
+    model = random_llama(300, hidden_size=16, num_attention_heads=2)
+    weights = {
+        name.replace("lm_head.", "head.") if name.startswith("lm_head") else name.replace("model.", "trunk.", 1): tensor
+        for name, tensor in model.state_dict().items()
+    }
+    save_file(weights, acme / "model" / "model.safetensors", {"format": "pt"})
     given = map(json.dumps, (str(acme / "model"), options, words))
     done = python(PROGRAM, *given, path=[acme])
     n_filled, planned, of_family, *_ = done.stdout.splitlines()
@@ -86,23 +96,7 @@ def test_an_installed_sampler_rule_family_and_objective(acme: Path) -> None:
     ours = load_denoiser()
     assert json.loads(planned) == [path_planning(ours, [5, 6, *[ours.mask_token_id] * 8], 4, eta=0.5)[-1][2:]]
     expected = decode(Denoiser(model, mask_token_id=299, pad_token_id=299), [[5, 6, 7]], DecodingOptions(n_masks=6))
-    assert json.loads(of_family) == ["acme", expected, [end]]
-
-
-def save_acme_model(folder: Path) -> tuple[LlamaForCausalLM, int]:
-    """A checkpoint of the family, under its names; returns the model, and the id that ends a turn."""
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|acme_end|>"]})
-    tokenizer.save_pretrained(folder)
-    sizes = {"vocabulary": 300, "width": 16, "depth": 2, "heads": 2, "mask_token_id": 299}
-    (folder / "config.json").write_text(json.dumps(sizes | {"model_type": "acme-diffusion"}))
-    model = random_llama(300, hidden_size=16, num_attention_heads=2)
-    weights = {
-        name.replace("lm_head.", "head.") if name.startswith("lm_head") else name.replace("model.", "trunk.", 1): tensor
-        for name, tensor in model.state_dict().items()
-    }
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    return model, tokenizer.convert_tokens_to_ids("<|acme_end|>")
+    assert json.loads(of_family) == ["acme", expected, [tokenizer.convert_tokens_to_ids("<|acme_end|>")]]
 
 
 # A sampler by file

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from mdlm_lm_eval.checkpoints import load_denoiser
 from mdlm_lm_eval.declared import as_record
@@ -42,11 +41,6 @@ def copy_of(folder: str, path: Path, **changes: object) -> Path:
     kept = {name: value for name, value in settings.items() if name not in changes or changes[name] is not None}
     (path / "config.json").write_text(json.dumps(kept))
     return path
-
-
-def logits(denoiser: Denoiser, ids: Tensor) -> Tensor:
-    """[B * T, V]"""
-    return denoiser.logits(ids, None, torch.arange(ids.numel()), prompt_lengths=torch.zeros(len(ids), dtype=torch.long))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -159,8 +153,11 @@ def test_a_saved_model_has_the_names_of_its_config(folder: str, tmp_path: Path) 
     assert "model.layers.1.self_attn.q_proj.weight" in names
     assert not any("query_key_value" in name for name in names)
     ids = tensors_of(folder)["logits.input_ids"]
-    assert_close(logits(load(tmp_path), ids), logits(denoiser, ids))
-    saved = load(tmp_path)
+    canvases, saved = padded([*ids], "left"), load(tmp_path)
+    found, expected = (
+        each.logits(*canvases, prompt_lengths=torch.zeros(3, dtype=torch.long)) for each in (saved, denoiser)
+    )
+    assert_close(found, expected)
     assert family_of(saved.model.config).name == family_of(denoiser.model.config).name
     assert (saved.attention, saved.shift) == (denoiser.attention, denoiser.shift)
 

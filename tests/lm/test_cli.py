@@ -51,7 +51,6 @@ def test_a_run_ends_with_what_was_in_effect_and_how_to_see_the_scores(one_proces
 
 def test_results_file_names_the_settings(one_process: Path) -> None:
     info = result_file(one_process)["config"]["mdlm"]
-    assert info["decoding"]["n_masks"] == 6
     assert info["processes"] == 1
     assert info["decoding"]["seed"] == 1234  # lm-eval's default --seed
     assert info["tasks"]["tiny_generate"]["masks"] == info["tasks"]["tiny_generate"]["asked_masks"] == [6, 6]

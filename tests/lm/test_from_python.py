@@ -127,16 +127,11 @@ def test_the_notebook_runs_and_shows_its_figures(
             sweep()
         assert cell.outputs[0].text.splitlines()[0] == capsys.readouterr().out.splitlines()[0], "execute it again"
     notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell not in commands]
-    committed = [_kinds(cell) for cell in notebook.cells]
+    committed = [{kind for output in cell.outputs for kind in output.get("data", ())} for cell in notebook.cells]
     done = python(CELLS, str(tmp_path), json.dumps([cell.source for cell in notebook.cells]))
     shown = re.findall("^shown as (.*)$", done.stdout, re.MULTILINE)
     assert [{*json.loads(kinds)} for kinds in shown] == committed
     assert sum("image/png" in kinds for kinds in committed) == 2
-
-
-def _kinds(cell: Any) -> set[str]:
-    """In which forms a cell's last line is shown."""
-    return {kind for output in cell.outputs for kind in output.get("data", ())}
 
 
 def test_options_are_keywords_too(checkpoint: Path) -> None:

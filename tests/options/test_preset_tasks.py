@@ -84,15 +84,6 @@ def lm() -> Scripted:
     return Scripted(tiny_model(), tokenizer=tiny_tokenizer(), max_length=20_000, n_masks=N_MASKS, steps=1, batch_size=4)
 
 
-def columns(samples: Sequence[dict[str, Any]]) -> dict[tuple[int, str], float]:
-    """(document, column) -> score; a metric of a task with a filter has the filter's name."""
-    return {
-        (one["doc_id"], metric if one["filter"] == "none" else one["filter"]): float(np.mean(one[metric]))
-        for one in samples
-        for metric in one["metrics"]
-    }
-
-
 @pytest.mark.skipif(LM_EVAL_05, reason="metrics of lm-eval 0.5.0.dev1's own tasks end in errors")
 @pytest.mark.parametrize(("task", "shots", "chat", "multiturn"), runs())
 def test_right_answers_score_one_and_wrong_and_empty_ones_zero(
@@ -126,7 +117,11 @@ def test_right_answers_score_one_and_wrong_and_empty_ones_zero(
             confirm_run_unsafe_code=True,
         )
         [samples] = results["samples"].values()
-        scores = columns(samples)
+        scores = {  # (document, column) -> score; a metric of a task with a filter has the filter's name
+            (one["doc_id"], metric if one["filter"] == "none" else one["filter"]): float(np.mean(one[metric]))
+            for one in samples
+            for metric in one["metrics"]
+        }
         names = {name for _, name in scores}
         found = {form: {name for name in names if scores[n, name] == 1.0} for n, form in enumerate(forms)}
         assert found == {form: set(of_form) for form, of_form in forms.items()}
