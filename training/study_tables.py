@@ -145,13 +145,14 @@ def headline(study: Study) -> str:
     """What EOS padding does, in a few sentences."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
     n = len(over.changes)
+    significant = "significant" if verdict in ("better", "worse") else "not significant"
     return (
         f"We fine-tuned {n} small models twice: with answers padded by EOS tokens, as LLaDA does, and by masks.\n\n"
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower with "
         f"200 masks than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} of them does.\n"
         f"- With 200 masks, EOS padding scores a median of {abs(over.median.mean):.1f} points "
         f"{'below' if over.median.mean < 0 else 'above'} mask padding (95%: {_ends(over)}). After correction for "
-        f"two comparisons, this is not significant ({chance(over.p)}): *{verdict}*."
+        f"two comparisons, this is {significant} ({chance(over.p)}): *{verdict}*."
     )
 
 

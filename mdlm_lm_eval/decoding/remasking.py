@@ -1,4 +1,4 @@
-"""Samplers that mask tokens again by a plan: ReMDM and RCR."""
+"""Samplers that mask tokens again by a plan."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
