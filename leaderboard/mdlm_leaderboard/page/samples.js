@@ -12,7 +12,7 @@ addEventListener("DOMContentLoaded", async () => {
   const count = document.getElementById("count");
   const article = document.getElementById("question");
   const { names, tokens, questions } = await unpacked(document.getElementById("data"));
-  const letters = names.length > 1 ? ["A", "B"] : [""];
+  const labels = names.length > 1 ? ["run 1", "run 2"] : [""];
   let shown = []; // questions that fit
   let limit = AT_ONCE;
   let current = null;
@@ -89,12 +89,13 @@ addEventListener("DOMContentLoaded", async () => {
 
   function draw() {
     list.replaceChildren(...shown.slice(0, limit).map((question) => {
-      const scores = make("span", question.right.flatMap((right, n) => [letters[n], mark(right), " "]), "said");
-      const what = make("span", visible(`${question.id} · ${question.what}`), "what");
-      const button = make("button", [scores, what]);
+      const scores = question.right.flatMap((right, n) => [n ? ", " : "", labels[n], " ", mark(right)]);
+      const said = make("span", [`question ${question.id}: `, ...scores], "said");
+      const what = make("span", visible(question.what), "what");
+      const button = make("button", [said, what]);
       button.type = "button";
       button.setAttribute("aria-label", `Question ${question.id} of ${question.task}: ${question.right.map((right, n) =>
-        `${letters[n]} ${right ? "right" : "wrong"}`).join(", ")}`);
+        `${labels[n]} ${right ? "right" : "wrong"}`.trim()).join(", ")}`);
       button.addEventListener("click", () => open(question));
       const item = make("li", button);
       item.setAttribute("aria-current", String(question === current));
@@ -120,7 +121,7 @@ addEventListener("DOMContentLoaded", async () => {
     const answers = question.runs.map(said);
     if (question.runs.length > 1 && question.runs.every((run) => run.answers)) {
       const same = answers[0] === answers[1];
-      parts.push(make("h3", same ? "A and B gave the same answer" : "From A to B"));
+      parts.push(make("h3", same ? "Both runs gave the same answer" : "From run 1 to run 2"));
       if (!same) parts.push(difference(visible(answers[0]), visible(answers[1])));
     } else if (answers[0] && question.target !== "" && !question.right[0]) {
       parts.push(make("h3", "From the target to the answer"));
@@ -133,14 +134,14 @@ addEventListener("DOMContentLoaded", async () => {
 
   function runOf(question, run, n) {
     const scores = Object.entries(run.scores).map(([name, value]) => `${name.replace(/,none$/, "")} ${+value.toFixed(4)}`);
-    const head = make("h3", [mark(isRight(run)), ` ${letters[n]} ${names[n]}: `, make("span", scores.join(", "), "quiet")]);
+    const head = make("h3", [mark(isRight(run)), ` ${[labels[n], names[n]].filter(Boolean).join(", ")}: `, make("span", scores.join(", "), "quiet")]);
     const parts = [head];
     (run.answers ?? []).forEach((answer, repetition) => {
       if (run.answers.length > 1) parts.push(make("p", `Repetition ${repetition + 1}`, "quiet"));
       parts.push(textOf(answer.text));
       if (answer.trace) {
         try {
-          parts.push(replayOf(answer.trace, tokens[n], answer.text, isRight(run) ? answer.text : question.target));
+          parts.push(replayOf(answer.trace, tokens[n], answer.text, isRight(run) ? answer.text : question.target, question.prompts[0] ?? ""));
         } catch {
           parts.push(make("p", "The trace of this answer cannot be read.", "quiet"));
         }
@@ -152,7 +153,7 @@ addEventListener("DOMContentLoaded", async () => {
   }
 
   function choices(question) {
-    const heads = make("tr", ["choice", ...question.runs.map((_, n) => `${letters[n]} log-likelihood`.trim())].map((one) => {
+    const heads = make("tr", ["choice", ...question.runs.map((_, n) => `${labels[n]} log-likelihood`.trim())].map((one) => {
       const head = make("th", one);
       head.scope = "col";
       return head;
@@ -249,6 +250,12 @@ addEventListener("DOMContentLoaded", async () => {
     return found;
   }
 
+  // The last paragraph before the first slot: the record of a canvas begins with this slot.
+  function questionIn(prompt, mask) {
+    const at = mask ? prompt.indexOf(mask) : -1;
+    return (at < 0 ? prompt : prompt.slice(0, at)).split(/\n\s*\n/).at(-1).slice(-300);
+  }
+
   // Wrong cells of the answer -> what the target has there; empty unless both have as many words.
   function wrongOf(cells, spelled, text, target) {
     const [said, right] = unitsOf(text.trim(), target.trim()).map((units) => units.filter((one) => one.trim()));
@@ -265,7 +272,7 @@ addEventListener("DOMContentLoaded", async () => {
     return found;
   }
 
-  function replayOf(trace, spelled, text, target) {
+  function replayOf(trace, spelled, text, target, prompt) {
     const [canvases, mask] = [canvasesOf(trace), maskOf(trace)];
     const last = Math.max(1, canvases.at(-1).step);
     const slots = canvases[0].cells.flatMap((cell, n) => (cell.id === mask ? [n] : []));
@@ -274,6 +281,7 @@ addEventListener("DOMContentLoaded", async () => {
     starts.delete(slots[0]);
     const kept = numbers(trace.steps).length;
     const cut = kept < slots.length ? slots[kept] : Infinity;
+    const before = questionIn(prompt, spelled[mask]);
     const wrong = wrongOf(slots.slice(0, kept).map((n) => canvases.at(-1).cells[n]), spelled, text, target);
 
     const slider = make("input");
@@ -328,7 +336,7 @@ addEventListener("DOMContentLoaded", async () => {
       const ending = { ended_by_eos: "◼ end of text", ended_by_stop: "◼ stop string" }[trace.ending];
       const end = parts.findIndex((_, n) => n >= cut);
       if (end >= 0) parts.splice(end, 0, make("span", ending ?? "◼ end of the answer", "ending"));
-      parts.unshift(make("span", "… ", "quiet")); // the prompt, which the record leaves out
+      parts.unshift(make("span", `… ${visible(before).replace(/\n/g, "↵\n")}`, "quiet"));
       place.replaceChildren(...parts);
     }
 
