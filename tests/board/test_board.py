@@ -302,14 +302,20 @@ def test_a_loss_is_from_2_to_200_masks_in_table_and_headline(tmp_path: Path) -> 
     board = study(tmp_path)
     section, base = board.sections[0], row(board, "org/base")
     assert section.pair == (2, 200)
-    assert [one.head for one in section.columns][:3] == ["at 200 masks (%)", "at 2 masks (%)", "loss, 2 to 200 masks (points)"]
+    assert [one.head for one in section.columns][:3] == [
+        "at 200 masks (%)",
+        "at 2 masks (%)",
+        "loss, 2 to 200 masks (points)",
+    ]
     assert column(board, "loss", base).mean == pytest.approx(14)
     lines = mask_lines(section)
     assert [one.who.recipe for one in lines] == ["", "MA (CE + TV)", "SFT"], "all that were fine-tuned"
     said = masks_finding(section)
-    assert said.startswith("Appended masks (from 2 to 200) cost base 14.0 points of accuracy (95% over other word rules:")
+    assert said.startswith(
+        "Appended masks (from 2 to 200) cost base 14.0 points of accuracy (95% over other word rules:"
+    )
     assert "After fine-tuning, 76.0% are right with MA (CE + TV) (median of 2 seeds) and 74.0% with SFT." in said
-    assert said.endswith("With 2 masks, 79.0% are right before, and 78.0% and 80.0% after it.")
+    assert said.endswith("With 2 masks, 79.0% are right before and 78.0% and 80.0% after.")
     drawn = headline(section)
     assert [line.name for line in drawn.lines][:3] == ["org/base", "MA (CE + TV)", "SFT"]
     assert {line.name for line in drawn.lines} >= {row.who.model for row in section.rows if not row.who.adapter} - {
