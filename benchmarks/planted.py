@@ -25,6 +25,7 @@ import pandas as pd
 import yaml
 
 from mdlm_leaderboard.report.content import judged
+from mdlm_lm_eval.command_line import recipes_in
 from mdlm_lm_eval.decoding.canvas import Completion, FirstToken, RowCost
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
 from mdlm_lm_eval.jobs.labels import LabelTokens
@@ -95,7 +96,7 @@ def verdicts(stub: str, seed: int, limit: int) -> dict[str, str]:
     """Claim -> verdict of a run of the command in a folder of its own."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        of_paper = yaml.safe_load((command.RECIPES / "paper.yaml").read_text(encoding="utf-8"))
+        of_paper = recipes_in(command.RECIPES)["paper"]
         cells = {"grids": _GRIDS, "apply_chat_template": False}
         (folder / "e02.yaml").write_text(yaml.safe_dump(cells), encoding="utf-8")
         recipe = {"recipes": [str(folder / "e02.yaml")], "claims": of_paper["claims"]}

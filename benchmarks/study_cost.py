@@ -7,10 +7,10 @@ The rate is yours to measure: run a cell, divide. Early exit, padding and loadin
 """
 
 import argparse
+from fnmatch import fnmatch
 from typing import Any
 
-import yaml
-
+from mdlm_lm_eval.command_line import recipes_in
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.sweep.__main__ import RECIPES
 from mdlm_lm_eval.sweep.plan import plan
@@ -29,16 +29,17 @@ def main() -> None:
     parser.add_argument("--prompt_tokens", type=int, default=1200, help="of the standard prompt with 50 examples")
     given = parser.parse_args()
     rows, total = [], 0.0
-    for path in sorted([*RECIPES.glob("e0[!3]*.yaml"), *RECIPES.glob("e1[01]*.yaml")]):
-        settings = yaml.safe_load(path.read_text())
-        if path.stem[:3] in ("e09", "e10", "e11"):
-            settings["peft"] = ["none", "ce", "ce-tv"] if path.stem.startswith("e09") else ["none", "ce-tv"]
+    for name, settings in recipes_in(RECIPES).items():
+        if name[:3] in ("e09", "e10", "e11"):
+            settings["peft"] = ["none", "ce", "ce-tv"] if name.startswith("e09") else ["none", "ce-tv"]
+        elif not fnmatch(name, "e0[!3]*"):
+            continue
         cells = Tasks(plan(settings)).expanded().cells
         exaflop = sum(_operations(cell, given.prompt_tokens) for cell in cells) / 1e18
         hours = exaflop * 1e6 / given.tflops / 3600
         total += hours
         questions = len(cells) * TASKS_OF_A_GROUP * QUESTIONS
-        rows.append([f"`{path.stem}`", str(len(cells)), f"{questions:,}", f"{exaflop:.1f}", f"{hours:.1f}"])
+        rows.append([f"`{name}`", str(len(cells)), f"{questions:,}", f"{exaflop:.1f}", f"{hours:.1f}"])
     print(markdown_table(["sweep", "cells", "questions", "10^18 operations", "GPU-hours"], rows))
     print(f"\ntogether {total:.0f} GPU-hours at {given.tflops:g} TFLOP/s")
 

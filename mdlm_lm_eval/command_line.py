@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -63,25 +64,34 @@ def lm_eval_command(flags: Mapping[str, Any], command: str = "lm_eval") -> str:
     return shlex.join(words)
 
 
-def read_recipe(folder: Path, config: str) -> dict[str, Any]:
-    """Returns the settings in a YAML file: the user's, or the one in `folder` with this name or first part of it."""
+@cache
+def recipes_in(file: Path) -> dict[str, dict[str, Any]]:
+    """Returns the recipes that come with a command, by name."""
     import yaml
 
-    exact = [path for path in (Path(config), folder / f"{config}.yaml") if path.is_file()]
-    matches = exact[:1] or sorted(folder.glob(f"{config}_*.yaml"))
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+def read_recipe(packaged: Mapping[str, dict[str, Any]], config: str) -> dict[str, Any]:
+    """Returns the settings in a user's YAML file, or of the packaged recipe with this name or first part of it."""
+    if Path(config).is_file():
+        import yaml
+
+        try:
+            found = yaml.safe_load(Path(config).read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            found = " ".join(str(error).split())
+        if not isinstance(found, dict):
+            raise OptionError(f"--config {config}: holds no settings (name: value, in YAML), but {found}")
+        return found
+    matches = [config] if config in packaged else [name for name in packaged if name.startswith(f"{config}_")]
     if len(matches) != 1:
-        packaged = [path.stem for path in sorted(folder.glob("*.yaml"))]
+        names = sorted(packaged)
         asked = re.sub(r"(?<=[a-z])(?=\d$)", "0", config.lower())  # e1 means e01
-        hint = did_you_mean(asked, [*packaged, *(name.partition("_")[0] for name in packaged)])
-        hint = hint or f"there are {', '.join(packaged)}"
+        hint = did_you_mean(asked, [*names, *(name.partition("_")[0] for name in names)])
+        hint = hint or f"there are {', '.join(names)}"
         raise OptionError(f"--config {config}: there is no such file or packaged recipe; {hint}")
-    try:
-        found = yaml.safe_load(matches[0].read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        found = " ".join(str(error).split())
-    if not isinstance(found, dict):
-        raise OptionError(f"--config {config}: holds no settings (name: value, in YAML), but {found}")
-    return found
+    return dict(packaged[matches[0]])
 
 
 def refuse_rest(words: Sequence[str], known: Iterable[str], what: str = "option", hint: str = "") -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mdlm_finetune.objectives import flag
-from mdlm_lm_eval.command_line import parser_of, read_recipe, refuse_rest
+from mdlm_lm_eval.command_line import parser_of, read_recipe, recipes_in, refuse_rest
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import ModelOptions, OptionError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mdlm_finetune.objective import Objective
 
-RECIPES = Path(__file__).parent / "recipes"
+RECIPES = Path(__file__).parent / "recipes.yaml"
 NUMBER_QUESTIONS = "number_questions"  # a `dataset_name` that is generated (see data.py), not downloaded
 USAGE = "mdlm-finetune --config RECIPE [--KEY VALUE ...]"
 # Settings that do not affect the weights: beginnings of names.
@@ -188,7 +188,7 @@ def _in_file(words: Sequence[str]) -> tuple[dict[str, Any], type[Objective]]:
     for name in ("config", "objective", "plugins", "train_file", "dataset_name"):
         parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
     given = parser.parse_known_args(words)[0]
-    in_file = read_recipe(RECIPES, given.config) if given.config else {}
+    in_file = read_recipe(recipes_in(RECIPES), given.config) if given.config else {}
     if given.train_file or given.dataset_name:  # either flag replaces the recipe's data
         in_file = {name: value for name, value in in_file.items() if name not in ("train_file", "dataset_name")}
     load_plugins(given.plugins or in_file.get("plugins"))
@@ -224,7 +224,7 @@ def help_text(description: str | None) -> str:
         epilog="Every field of the objective (alpha, beta, masks_end, ...) is a key, too, and every argument of\n"
         "transformers' TrainingArguments: mdlm-finetune --objective NAME --help-all lists them in this order.",
     )
-    packaged = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
+    packaged = ", ".join(sorted(recipes_in(RECIPES)))
     parser.add_argument("--config", metavar="RECIPE", help=f"a YAML file of keys, or one of {packaged}")
     for each in fields(Recipe):
         default = each.default if each.default_factory is MISSING else " ".join(each.default_factory())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
 
-from mdlm_lm_eval.command_line import TORCHRUN, ending_well, parser_of, read_recipe, refuse_rest
+from mdlm_lm_eval.command_line import TORCHRUN, ending_well, parser_of, read_recipe, recipes_in, refuse_rest
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.options import ModelOptions, OptionError, must_be
 from mdlm_lm_eval.presets import run_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mdlm_lm_eval.sweep.claims import Claims
 
 COMMAND = "mdlm-sweep"
-RECIPES = Path(__file__).parent / "recipes"
+RECIPES = Path(__file__).parent / "recipes.yaml"
 # Settings of where cells run and where results go; no cell depends on them.
 _ON_RAY = ("address", "workers", "gpus_per_worker")
 PLACES = ("output_path", "baseline", "status", "dry_run", "hours", "shard", "executor", *_ON_RAY)
@@ -76,7 +76,6 @@ def _run(
     output, (index, n) = Path(output_path), _parsed_shard(shard)
     # Heavy imports wait until the command line is known to be right.
     from mdlm_lm_eval.sweep import planning
-    from mdlm_lm_eval.sweep import status as reports
     from mdlm_lm_eval.sweep.claims import Claims
     from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks, as_chats, check_cells, run_here
 
@@ -99,7 +98,7 @@ def _run(
         return {}
     claims = Claims(replace(sweep, cells=sweep.cells[index::n]), output)
     if status:
-        print(reports.status(claims))
+        print(claims.status())
         return {}
     if executor == "ray":
         _ray().run_on_ray(claims, **on_ray)
@@ -111,9 +110,7 @@ def _run(
 
 def _summarise(claims: "Claims", of_all_shards: set[str], baseline: str) -> None:
     """Prints scores, failures and the number of finished cells; writes the report of a whole study that is done."""
-    from mdlm_lm_eval.sweep.claims import lock_of
-    from mdlm_lm_eval.sweep.run import say
-    from mdlm_lm_eval.sweep.status import table
+    from mdlm_lm_eval.sweep.claims import lock_of, say, table
 
     sweep, output = claims.sweep, claims.output
     done = [cell for cell in sweep.cells if cell.name not in claims.failures]
@@ -212,7 +209,7 @@ def _file_and_plugins(words: Sequence[str]) -> tuple[dict[str, Any], str | None]
         parser.add_argument(f"--{name}")
     parser.add_argument("--model_args", nargs="+", action=MergeDictAction, default={})
     typed = parser.parse_known_args(words)[0]
-    settings = read_recipe(RECIPES, typed.config) if typed.config else {}
+    settings = read_recipe(recipes_in(RECIPES), typed.config) if typed.config else {}
     places = ({"plugins": typed.plugins}, typed.model_args, settings, settings.get("model_args") or {})
     return settings, next((str(each["plugins"]) for each in places if each.get("plugins")), None)
 
@@ -249,7 +246,7 @@ def samples(text: str) -> Any:
 def _parser() -> argparse.ArgumentParser:
     usage = "mdlm-sweep [--config NAME] --tasks NAME,NAME [--OPTION VALUE,VALUE ...] --output_path FOLDER"
     parser = parser_of(COMMAND, __doc__, usage=usage, argument_default=argparse.SUPPRESS)
-    recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
+    recipes = ", ".join(sorted(recipes_in(RECIPES)))
     parser.add_argument("--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {recipes}")
     parser.add_argument("--preset", metavar="NAME", help="model, task, shots and options of a published score")
     parser.add_argument("--output_path", metavar="FOLDER", help="where results go")

@@ -1,4 +1,6 @@
-"""Cells of a sweep in a folder that several processes may share. Each cell is computed once.
+"""Cells of a sweep in a folder that several processes may share: which are left, how far they are, and their scores.
+
+Each cell is computed once.
 
 OUTPUT/MODEL/CELL/results_cell.json    a finished cell: its folder appears whole, in one move
 OUTPUT/MODEL/analyses/ANALYSIS/*       the same of an analysis, with the files of `mdlm-attribution`
@@ -9,19 +11,28 @@ OUTPUT/.locks/DIGEST.lock              held by the process that computes a cell,
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from filelock import FileLock, Timeout
+from tqdm import tqdm
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.loader import digests
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
+from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, benchmarks, frame_of, shown_costs
+from mdlm_lm_eval.results.markdown import aligned, markdown_table
+from mdlm_lm_eval.results.names import named
+from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.statistics import Score, against, pairing
 from mdlm_lm_eval.results.suite import suite_info
-from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.sweep.plan import RESULT_FILE, Cell, Sweep
 
 # Settings of the sweep and of a cell that are recorded as they are.
 _SHARED = ("model", "gen_kwargs", "samples", "apply_chat_template", "system_instruction")
@@ -130,3 +141,73 @@ class Claims:
                 f"{folder} holds a result of other settings ({changes}); move it, or name another --output_path"
             )
         return not self.sweep.log_samples or cell.analysis is not None or any(folder.glob("samples_*"))
+
+    def status(self) -> str:
+        """The number of cells that are done, missing, or of other settings, and a line for each that is not done."""
+        found: dict[str, list[str]] = {"done": [], "missing": [], "of other settings": []}
+        for cell in self.sweep.cells:
+            try:
+                state = "done" if self.is_finished(cell) else "missing"
+            except OptionError:
+                state = "of other settings"
+            found[state].append(cell.name)
+        counts = ", ".join(f"{len(names)} {state}" for state, names in found.items())
+        undone = [f"{state}: {name}" for state, names in found.items() if state != "done" for name in names]
+        return "\n".join([f"{len(self.sweep.cells)} cells: {counts}", *undone])
+
+
+def fail(claims: Claims, cell: Cell, error: Exception) -> None:
+    """Records why a cell failed, and prints it; with a traceback for errors that are not ours."""
+    kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
+    claims.fail(cell, f"{kind}{error}")
+    say(f"failed: {cell.name}: {''.join(traceback.format_exception(error)) if kind else error}")
+
+
+def progress_bar(claims: Claims) -> tqdm:
+    """A progress bar over all cells to compute, including those of other processes; in tokens if these are known."""
+    unit = "token" if any(cell.tokens for cell in claims.left.values()) else "cell"
+    return tqdm(total=claims.size, unit=unit, unit_scale=unit == "token", smoothing=0.0, disable=False)
+
+
+def say(line: str) -> None:
+    """Prints a line above the progress bar."""
+    tqdm.write(line, file=sys.stderr)
+
+
+def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
+    """A table with a row for each cell: metrics with 95% intervals or differences to a baseline, and costs.
+
+    The baseline of a task is its first cell, or the cell with the words of `baseline`. A cell with several tasks, such
+    as a tag, has a row for each. Guests are marked, and cells with blocks that hold all masks.
+    """
+    files = ((output / cell.name / RESULT_FILE, cell.name) for cell in cells)
+    frame = frame_of(read_result_file(path, name) for path, name in files)
+    if frame.empty:
+        return "no cell is done"
+    top = benchmarks(frame)
+    beside: dict[Any, str] = {}
+    bases: dict[str, list[Score]] = {}  # name of a baseline -> the scores that are compared, its own first
+    for _, of_task in top.groupby("task", sort=False):
+        base = (named(baseline, of_task["file"]) if baseline else None) or of_task["file"].iloc[0]
+        own = of_task[of_task["file"] == base]
+        shares = dict(zip(own["metric"], own["share"], strict=True))
+        for row in of_task.itertuples():
+            if row.file != base and row.share and (first := shares.get(row.metric)):
+                beside[row.Index] = f"{row.score:.1f}, {against(first, row.share)}"
+                bases.setdefault(base, [first]).append(row.share)
+    top["words"] = pd.Series(beside, dtype=object).reindex(top.index).fillna(top["in_words"])
+    label = top["file"] + (": " + top["task"]).where(top.groupby("file")["task"].transform("nunique") > 1, "")
+    for name, words in {"is_guest": "guest", "is_one_block": ONE_BLOCK}.items():
+        label = label + top[name].map({True: f" ({words})", False: ""})
+    top["cell"] = label
+    first = top.drop_duplicates("cell").set_index("cell")
+    metrics, costs = top["metric"].unique(), shown_costs(first)
+    words = top.pivot(index="cell", columns="metric", values="words").loc[first.index, metrics].fillna("")
+    columns = [first.index, *(words[name] for name in metrics)]
+    columns += [first["n"].astype(str), *(aligned(first[name]) for name in costs)]
+    heads = ["cell", *(name.removesuffix(",none") for name in metrics), "questions", *(COSTS[name] for name in costs)]
+    lines = markdown_table(heads, zip(*columns, strict=True))
+    if not bases:
+        return lines
+    pairs = pairing(one for own in bases.values() for one in own)
+    return f"{lines}\n\nDifferences in points are to {', '.join(bases)}, {pairs}."

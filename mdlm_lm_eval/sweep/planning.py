@@ -28,9 +28,10 @@ A cell's result may have more questions than the plan, from an older run. A repo
 import json
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,18 +39,25 @@ from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analyses.__main__ import MASK_COUNTS, REORDERINGS, TABLE_MASKS
 from mdlm_lm_eval.arguments import config_of
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.paper.verdict import claims, digest
+from mdlm_lm_eval.paper.verdict import POWER, claims, digest, power
 from mdlm_lm_eval.results.files import read_json, write_whole
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import named
-from mdlm_lm_eval.sweep.budget import Work, budget, powers, seconds_of
-from mdlm_lm_eval.sweep.claims import lock_of
+from mdlm_lm_eval.sweep.claims import lock_of, say
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
-from mdlm_lm_eval.sweep.run import Measured, Tasks, check_analysis, say, tokenizer_of_model
+from mdlm_lm_eval.sweep.run import Measured, Tasks, check_analysis, tokenizer_of_model
 
 # Tokens that an analysis counts for each of its prompts: a pass with gradients is three without.
 _BACKWARD: dict[str | None, int] = {"groups": 3, "examples": 3 * REORDERINGS}
 Measure = Callable[[Mapping[str, Cell]], Measured]
+
+# Of hours, which are divided by time and by the claims' declared deviations alone. Nothing here sees an answer, so that
+# the number of questions is no choice by outcome.
+EFFECT = 4  # times a claim's delta: the effect that a budget makes sure to find
+LEAST = 8  # questions of each task in a cell that no claim needs
+_FEWER = 4  # how many times fewer questions such a cell has than the claim with the most
+_MOST = 10_000  # where searches end
+_STEPS = 1000  # of the scale between few questions and many
 
 
 class Size(NamedTuple):
@@ -57,6 +65,19 @@ class Size(NamedTuple):
 
     questions: int
     tokens: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a cell costs: seconds of its start, and of one question of each of its tasks.
+
+    most: the most questions of a task. share: the largest share of all seconds.
+    """
+
+    start: float
+    seconds: float
+    most: int = _MOST
+    share: float = 1.0
 
 
 def way_of(cell: Cell) -> str:
@@ -146,6 +167,57 @@ def cells_of_claims(sweep: Sweep, left_out: Mapping[str, str]) -> dict[str, list
         if len(names) == len(chosen) and any(cell.name in names and claim.experiment in cell.recipes for cell in own):
             found[name] = names
     return found
+
+
+def powers(name: str, questions: int, n_claims: int) -> tuple[float, float]:
+    """The chance that a claim is reproduced at four times delta, and that it is not reproduced without an effect."""
+    claim = claims()[name]
+    return power(claim, EFFECT * claim.delta, questions, n_claims), power(claim, 0.0, questions, n_claims)
+
+
+def budget(
+    work: Mapping[str, Work], needs: Mapping[str, Sequence[str]], hours: float, processes: int = 1
+) -> dict[str, int]:
+    """Questions of each task: cell -> number.
+
+    needs: claim -> its cells. processes: how many work on the cells for these hours. All claims stand at the same place
+    of a scale from the fewest questions that reproduce an effect of four times delta (with 80% power) to those that
+    also tell its absence, and beyond. The time decides the place. Raises OptionError if there is too little time for
+    the scale's lower end.
+    """
+    ends = {name: _ends(name, len(needs)) for name in needs}
+    seconds = 3600 * hours * processes
+
+    def at(step: int) -> dict[str, int]:
+        of_claim = {name: math.ceil(few * (many / few) ** (3 * step / _STEPS)) for name, (few, many) in ends.items()}
+        rest = max([LEAST, *(-(-n // _FEWER) for n in of_claim.values())])
+        wanted = {cell: [of_claim[name] for name, cells in needs.items() if cell in cells] for cell in work}
+        return {cell: min(max(own or [rest]), most[cell]) for cell, own in wanted.items()}
+
+    most = {cell: one.most for cell, one in work.items()}
+    fewest = at(0)
+    least = max([seconds_of(work, fewest), *(n * work[cell].seconds / work[cell].share for cell, n in fewest.items())])
+    if seconds < least:
+        enough = math.ceil(least / processes / 36) / 100
+        raise OptionError(
+            f"--hours {hours:g} is too little: {enough:g} reproduces every claim at an effect of {EFFECT} times its "
+            f"delta with {POWER:.0%} power"
+        )
+    most = {cell: min(one.most, int(one.share * seconds / one.seconds)) for cell, one in work.items()}
+    return at(bisect_right(range(_STEPS + 1), seconds, key=lambda step: seconds_of(work, at(step))) - 1)
+
+
+def seconds_of(work: Mapping[str, Work], questions: Mapping[str, int]) -> float:
+    """The time that these questions of each task take."""
+    return sum(work[cell].start + n * work[cell].seconds for cell, n in questions.items())
+
+
+def _ends(name: str, n_claims: int) -> tuple[int, int]:
+    """The fewest questions that reproduce a claim at four times delta, and that tell an effect of zero from delta."""
+    few, many = (
+        bisect_left(range(1, _MOST), POWER, key=lambda n: powers(name, n, n_claims)[which]) + 1 for which in (0, 1)
+    )
+    return few, max(few, many)
 
 
 def path_of(sweep: Sweep, output: Path) -> Path:

@@ -17,9 +17,9 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.sweep.claims import Claims
+from mdlm_lm_eval.sweep.claims import Claims, fail, progress_bar
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
-from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks, fail, progress_bar
+from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks
 
 _RETRIES = 2  # how often a cell is computed again after its actor died
 

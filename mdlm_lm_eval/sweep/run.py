@@ -3,13 +3,13 @@
 import getpass
 import io
 import json
+import math
 import re
 import shlex
 import shutil
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from datasets import disable_caching, enable_caching
 from filelock import FileLock, Timeout
 from lm_eval import loggers, simple_evaluate
 from lm_eval.api import registry
+from lm_eval.api.instance import Instance
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
-from tqdm import tqdm
 from transformers import AutoTokenizer
 
 from mdlm_lm_eval.analyses.__main__ import analyse
@@ -36,8 +37,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError, did_you_mean
 from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
 from mdlm_lm_eval.record import digest_of_settings
 from mdlm_lm_eval.resolve import without_effect
-from mdlm_lm_eval.sweep.claims import Claims
-from mdlm_lm_eval.sweep.likelihoods import check_likelihoods
+from mdlm_lm_eval.sweep.claims import Claims, fail, progress_bar, say
 from mdlm_lm_eval.sweep.plan import RESULT_FILE, Cell, Sweep, distinct
 from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import repeat
@@ -47,6 +47,7 @@ _MODULES = frozenset(sys.modules)  # before any task was loaded
 _AS_THEY_ARE = (
     "batch_size samples log_samples system_instruction apply_chat_template fewshot_as_multiturn".split()  # noqa: SIM905
 )
+_LIKELIHOODS = ("loglikelihood", "loglikelihood_rolling")
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
 # Questions of each task by which a way is measured, unless one takes this many times as long as a cell's start.
 _SEVERAL, _SLOW = 9, 4
@@ -166,6 +167,58 @@ def check_cells(sweep: Sweep) -> None:
             raise OptionError(f"{first.name} and {cell.name} would be the same: {why}")
 
 
+def check_likelihoods(lm: MDLM, sweep: Sweep, tasks: Tasks) -> None:
+    """Raises OptionError for the first cell whose options allow no likelihoods, or whose `n_masks` are too few.
+
+    lm-eval hands over one type of request at a time: without this check, a task's answers would all be generated before
+    the model sees the likelihoods of the same cell. Tasks are loaded only where options could be at fault, and once for
+    all their cells.
+    """
+    known: dict[str, list[Instance]] = {}
+    for cell in sweep.cells:
+        if cell.task.startswith("mdlm_"):  # the package's own tasks, which only generate
+            continue
+        lm.use_options(cell.arguments)
+        with suppress(OptionError):
+            for kind in _LIKELIHOODS:
+                lm.check_likelihoods(kind)
+            if lm.settings.likelihood.n_masks == "auto":
+                continue  # no request could be refused
+        key = repr((cell.task, cell.metadata))
+        if key not in known:
+            disable_caching()  # `datasets` would store what a task draws at random now, and its cells would ask that
+            try:
+                known[key] = _likelihoods(lm, sweep, tasks.manager(cell.metadata).load([cell.task])["tasks"])
+            finally:
+                enable_caching()
+        try:
+            for one in known[key]:
+                lm.check_likelihoods(one.request_type)
+                lm.scored(one.request_type, one, at_own_length=False)
+        except OptionError as error:
+            raise OptionError(f"{cell.name}: {error}") from error
+
+
+def _likelihoods(lm: MDLM, sweep: Sweep, tasks: dict[str, Any]) -> list[Instance]:
+    """The likelihood requests of some tasks, without examples and system prompts, which change no continuation."""
+    found: list[Instance] = []
+    for name, task in tasks.items():
+        if task.OUTPUT_TYPE == "generate_until":
+            continue
+        task.set_config("num_fewshot", 0)
+        limit = sweep.limit
+        if limit is not None:
+            limit = math.ceil(len(task.eval_docs) * limit) if limit < 1 else int(limit)
+        task.build_all_requests(
+            limit=limit,
+            samples=None if sweep.samples is None else sweep.samples.get(name),
+            apply_chat_template=bool(sweep.apply_chat_template),
+            chat_template=lm.apply_chat_template,
+        )
+        found += [one for one in task.instances if one.request_type in _LIKELIHOODS]
+    return found
+
+
 class Measured(NamedTuple):
     """Seconds that one question of each task takes, by way of computing, and of the start of each cell.
 
@@ -191,7 +244,7 @@ class Evaluator:
         self._arguments: dict[str, Any] = {}
         lm = self._loaded(first)
         if isinstance(lm, MDLM):
-            check_likelihoods(lm, sweep, lambda cell: tasks.manager(cell.metadata).load([cell.task])["tasks"])
+            check_likelihoods(lm, sweep, tasks)
 
     def files(self, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
         """Evaluates a cell and returns the content of its files by name. Errors of lm-eval are raised unchanged.
@@ -329,24 +382,6 @@ def run_here(tasks: Tasks, claims: Claims) -> None:
             finally:
                 lock.release()
             bar.update(bar.total - claims.size - bar.n)
-
-
-def fail(claims: Claims, cell: Cell, error: Exception) -> None:
-    """Records why a cell failed, and prints it; with a traceback for errors that are not ours."""
-    kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
-    claims.fail(cell, f"{kind}{error}")
-    say(f"failed: {cell.name}: {''.join(traceback.format_exception(error)) if kind else error}")
-
-
-def progress_bar(claims: Claims) -> tqdm:
-    """A progress bar over all cells to compute, including those of other processes; in tokens if these are known."""
-    unit = "token" if any(cell.tokens for cell in claims.left.values()) else "cell"
-    return tqdm(total=claims.size, unit=unit, unit_scale=unit == "token", smoothing=0.0, disable=False)
-
-
-def say(line: str) -> None:
-    """Prints a line above the progress bar."""
-    tqdm.write(line, file=sys.stderr)
 
 
 def own_device(model_args: Mapping[str, Any]) -> str | None:

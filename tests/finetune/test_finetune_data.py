@@ -13,6 +13,7 @@ from tokenizers.processors import TemplateProcessing
 from mdlm_finetune.data import conversation, load_examples, number_questions
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 from mdlm_finetune.recipe import RECIPES, read_arguments
+from mdlm_lm_eval.command_line import recipes_in
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_tokenizer
 
@@ -55,7 +56,7 @@ LABELS = {"llada-sft": "SFT (LLaDA)", "sft": "SFT", "ce": "MA (CE only)", "ce-tv
 
 
 def test_all_recipes_parse() -> None:
-    for name in sorted(path.stem for path in RECIPES.glob("*.yaml")):
+    for name in recipes_in(RECIPES):
         run = read_arguments([f"--config={name}"])
         assert run.recipe.apply_chat_template == ("instruct" in name), name
         assert run.recipe.output_dir == f"out/{name}"

@@ -21,8 +21,8 @@ from mdlm_lm_eval.results import load
 from mdlm_lm_eval.results.statistics import difference
 from mdlm_lm_eval.sweep import run as sweep_run
 from mdlm_lm_eval.sweep.__main__ import main
+from mdlm_lm_eval.sweep.claims import table
 from mdlm_lm_eval.sweep.plan import plan
-from mdlm_lm_eval.sweep.status import table
 from tests.conftest import LM_EVAL_05, edit_json, refused
 from tests.support.commands import run
 from tests.support.leaderboard_files import result_file

@@ -1,5 +1,7 @@
-"""What a sweep plans: cells, their folders and commands, and what it refuses before anything loads."""
+"""What a sweep plans: cells, their folders, commands and questions, and what it refuses before anything loads."""
 
+import fnmatch
+import re
 import shlex
 import shutil
 from collections import Counter
@@ -9,9 +11,12 @@ from typing import Any
 import pytest
 from lm_eval.utils import sanitize_model_name
 
+from mdlm_lm_eval.command_line import recipes_in
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.paper.verdict import claims, power
 from mdlm_lm_eval.sweep.__main__ import RECIPES, settings_of, sweep_of
 from mdlm_lm_eval.sweep.plan import plan
+from mdlm_lm_eval.sweep.planning import Work, budget, powers, seconds_of
 from mdlm_lm_eval.sweep.run import as_chats, check_cells
 from tests.conftest import LM_EVAL_05, data, refused
 
@@ -111,7 +116,8 @@ def test_the_command_line_wins_over_a_file(tmp_path: Path) -> None:
 
 def test_the_paper_is_a_recipe_of_recipes_and_shared_cells_run_once() -> None:
     """Every number of the paper is also a recipe of its own, and the paper has the cells of all."""
-    alone = {path.stem: sweep_of(["--config", path.stem])[0].cells for path in RECIPES.glob("[et]*[0-9]_*.yaml")}
+    names = fnmatch.filter(recipes_in(RECIPES), "[et]*[0-9]_*")
+    alone = {name: sweep_of(["--config", name])[0].cells for name in names}
     assert [name.partition("_")[0] for name in sorted(alone)] == [*(f"e{n:02}" for n in range(1, 16)), "table1"]
     words = ["--config=paper", "--peft=none,a", "--limit=4", "--output_path=out"]
     paper, places = sweep_of(words)
@@ -145,3 +151,56 @@ def test_the_recipe_for_speed_audits_cached_cells_alone() -> None:
     cells = plan(settings_of(["--config", "fast", "--tasks", "t"])).cells
     assert len(cells) == 30
     assert all(("cache_audit" in cell.arguments) == (cell.arguments["cache"] != "none") for cell in cells)
+
+
+# Two steps, forty of them, gradients of 20 questions at most, and a cell that is only drawn.
+WORK = {
+    "near": Work(1, 0.5),
+    "far": Work(1, 0.5),
+    "masks": Work(1, 0.7),
+    "slow": Work(1, 12.0, most=900),
+    "gradients": Work(1, 60.0, most=20, share=0.2),
+    "drawn": Work(1, 0.6),
+}
+NEEDS = {
+    "locality_right": ["near", "far"],
+    "masks": ["near", "masks"],
+    "unmasking_random": ["near", "slow"],
+    "gradients_near": ["gradients"],
+}
+
+
+def test_hours_are_used_and_not_exceeded_and_more_of_them_never_ask_less() -> None:
+    before = dict.fromkeys(WORK, 0)
+    for hours in (0.25, 0.5, 1, 2, 4):
+        found = budget(WORK, NEEDS, hours)
+        assert all(found[cell] >= before[cell] for cell in WORK)
+        assert 0.95 * 3600 * hours < seconds_of(WORK, found) <= 3600 * hours, hours
+        assert found["gradients"] * WORK["gradients"].seconds <= 0.2 * 3600 * hours
+        before = found
+    assert found["masks"] > found["slow"] > 20 >= found["gradients"]
+    assert found["near"] == max(found["far"], found["masks"], found["slow"]), "a shared cell takes the largest number"
+    assert found["drawn"] < found["masks"] / 3
+    assert budget(WORK, NEEDS, 2, processes=2) == budget(WORK, NEEDS, 4)
+
+
+def test_the_least_hours_reproduce_every_claim_and_less_is_refused_with_their_number() -> None:
+    with pytest.raises(OptionError, match=r"--hours 0\.001 is too little: .*4 times its delta with 80% power") as error:
+        budget(WORK, NEEDS, 0.001)
+    found = re.search(r"little: ([\d.]+)", str(error.value))
+    assert found
+    least = float(found[1])
+    questions = budget(WORK, NEEDS, least)
+    for name, cells in NEEDS.items():
+        claim = claims()[name]
+        n = min(questions[cell] for cell in cells)
+        assert power(claim, 4 * claim.delta, n, len(NEEDS)) >= 0.8
+    assert min(powers(name, questions[cells[1 % len(cells)]], len(NEEDS))[1] for name, cells in NEEDS.items()) < 0.5
+    with pytest.raises(OptionError):
+        budget(WORK, NEEDS, least - 0.02)
+
+
+def test_enough_hours_also_tell_that_there_is_no_effect() -> None:
+    questions = budget(WORK, NEEDS, 20)
+    for name, cells in NEEDS.items():
+        assert min(powers(name, min(questions[cell] for cell in cells), len(NEEDS))) >= 0.8, name
