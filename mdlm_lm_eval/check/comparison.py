@@ -33,7 +33,6 @@ from mdlm_lm_eval.decoding.windows import next_window
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 
-LENGTHS, RATIOS = (16, 64, 256), (0.25, 0.5, 1.0)
 # Largest difference of logits by dtype; more than that means another network.
 _TOLERATED = {torch.float32: 1e-2, torch.bfloat16: 1.0, torch.float16: 0.25}
 _ROUNDING = 1e-5  # rounding error of float32 confidences
@@ -64,22 +63,6 @@ def ask_authors(job: Mapping[str, Any], python: str | None) -> Theirs:
         if "error" in report:
             raise OptionError(report["error"])
         return Theirs(report, load_file(folder / "tensors.safetensors"))
-
-
-def random_canvases(vocabulary: int, mask_token_id: int, longest: int, block_length: int | None) -> list[list[int]]:
-    """Canvases of random tokens with random masks, of several lengths and shares of masks.
-
-    For block diffusion models they are at most one block long, because attention between blocks depends on attention
-    masks that each author's code builds differently.
-    """
-    generator = torch.Generator().manual_seed(0)
-    canvases = []
-    for length in sorted({min(length, block_length or longest) for length in LENGTHS}):
-        for ratio in RATIOS:
-            ids = torch.randint(vocabulary, (length,), generator=generator)
-            masked = torch.rand(length, generator=generator).argsort() < round(ratio * length)
-            canvases.append(ids.masked_fill(masked, mask_token_id).tolist())
-    return canvases
 
 
 def compare_logits(denoiser: Denoiser, canvases: Sequence[Sequence[int]], theirs: Theirs) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from lm_eval import simple_evaluate
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.arguments import config_of, settings_of, tokenizer_of
-from mdlm_lm_eval.check.comparison import random_canvases
 from mdlm_lm_eval.declared import as_record
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
@@ -28,6 +27,7 @@ from mdlm_lm_eval.record import first_difference
 from mdlm_lm_eval.resolve import ResolvedRequest, Settings
 from mdlm_lm_eval.results.statistics import wilson
 
+LENGTHS, RATIOS = (16, 64, 256), (0.25, 0.5, 1.0)  # of canvases of random tokens, and of their masks
 BATCH_SIZES = (1, 2, 8)
 STOP = (".",)  # a stop string that occurs in some of the answers, so that their rows leave the batch early
 # Options that the authors' side is told, and arguments that it loads our network with.
@@ -61,9 +61,20 @@ class Subject:
 
     @property
     def whole(self) -> list[list[int]]:
-        """Canvases of random tokens, on which only networks are compared."""
-        blocks = self.request.attention.block_length
-        return random_canvases(len(self.tokenizer), self.mask_token_id, self.context, blocks)
+        """Canvases of random tokens with random masks, of several lengths and shares, on which networks are compared.
+
+        For block diffusion models they are at most one block long, because attention between blocks depends on
+        attention masks that each author's code builds differently.
+        """
+        longest = self.request.attention.block_length or self.context
+        generator = torch.Generator().manual_seed(0)
+        canvases = []
+        for length in sorted({min(length, longest) for length in LENGTHS}):
+            for ratio in RATIOS:
+                ids = torch.randint(len(self.tokenizer), (length,), generator=generator)
+                masked = torch.rand(length, generator=generator).argsort() < round(ratio * length)
+                canvases.append(ids.masked_fill(masked, self.mask_token_id).tolist())
+        return canvases
 
     @property
     def context(self) -> int:

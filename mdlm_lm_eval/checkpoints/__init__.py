@@ -10,12 +10,18 @@ from mdlm_lm_eval.checkpoints.config import (
     load_config,
     resolve_mask_token_id,
 )
-from mdlm_lm_eval.checkpoints.loading import context_length, denoiser_of, load, load_denoiser, reserved_positions
-from mdlm_lm_eval.checkpoints.placement import device_placement
-from mdlm_lm_eval.checkpoints.strangers import ending_templates
+from mdlm_lm_eval.checkpoints.loading import (
+    context_length,
+    denoiser_of,
+    device_placement,
+    load,
+    load_denoiser,
+    reserved_positions,
+)
 from mdlm_lm_eval.checkpoints.tokenizers import (
     check_tokenizer,
     end_of_turn_ids,
+    ending_templates,
     eos_ids,
     ids_after_answers,
     load_tokenizer,

@@ -14,7 +14,7 @@ from peft.utils.transformers_weight_conversion import convert_peft_config_for_tr
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mdlm_lm_eval.checkpoints.strangers import refused_pickles
+from mdlm_lm_eval.checkpoints.weights import refused_pickles
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.options import OptionError
 

@@ -1,6 +1,10 @@
-"""Tokenizers of the published checkpoints, without their remote code."""
+"""Tokenizers of the published checkpoints, without their remote code, and the end of their chat templates."""
 
+import signal
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
@@ -13,6 +17,8 @@ from mdlm_lm_eval.models import BUILT_IN, model_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import FAMILIES
 from mdlm_lm_eval.silence import silenced
+
+_LONGEST = 10.0  # seconds of a chat template, which takes milliseconds
 
 
 def load_tokenizer(
@@ -98,3 +104,26 @@ def eos_ids(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] 
     if generation_eos is not None:
         ids.update(generation_eos if isinstance(generation_eos, list) else [generation_eos])
     return frozenset(ids) - end_of_turn_ids(tokenizer)
+
+
+@contextmanager
+def ending_templates(name: str | None) -> Iterator[None]:
+    """Ends a chat template that loops. Raises OptionError, which names the model.
+
+    It needs a timer of the process: other threads than the main one, and programs with such a timer, go without.
+    """
+
+    def end(*_: Any) -> None:
+        raise OptionError(f"pretrained={name}: its chat template has not ended after {_LONGEST:.0f} seconds")
+
+    is_free = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
+    if not is_free or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, _LONGEST)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

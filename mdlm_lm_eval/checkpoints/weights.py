@@ -3,8 +3,10 @@
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -16,12 +18,12 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.modeling_utils import local_torch_dtype
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from mdlm_lm_eval.checkpoints.strangers import refuse_files_outside, refused_pickles
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.families.remote import offered_class
 from mdlm_lm_eval.loader import Foreign, load_foreign
 from mdlm_lm_eval.models import model_path
 from mdlm_lm_eval.options import OptionError, dtype_name
+from mdlm_lm_eval.results.files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +160,28 @@ def _load_weights(network: torch.nn.Module, folder: Path, pretrained: str, ignor
         missing -= loaded.keys()
     refuse_weights(pretrained, "missing", missing)
     refuse_unexpected(pretrained, unexpected, ignore_weights)
+
+
+@contextmanager
+def refused_pickles(given: str) -> Iterator[None]:
+    """Raises OptionError for a pickle that torch refuses. Torch's own message advises to let it run.
+
+    given: the option with its value.
+    """
+    try:
+        yield
+    except UnpicklingError as error:
+        raise OptionError(
+            f"{given}: torch refuses a file of weights, since it is a broken pickle or one that may run code; do not "
+            "allow it, but ask for the weights as safetensors"
+        ) from error
+
+
+def refuse_files_outside(pretrained: str, subfolder: str) -> None:
+    """Raises OptionError if a folder's index of weights names a file that is not in the folder itself."""
+    for index in sorted(Path(pretrained, subfolder).glob("*.index.json")):
+        if outside := [file for file in read_json(index)["weight_map"].values() if Path(file).name != file]:
+            raise OptionError(f"pretrained={pretrained}: {index.name} names {outside[0]}, which is outside the folder")
 
 
 def refuse_unexpected(pretrained: str, names: set[str], ignore_weights: str | None) -> None:

@@ -10,8 +10,8 @@ from transformers import BertConfig, BertForMaskedLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from mdlm_lm_eval import load_denoiser
-from mdlm_lm_eval.analyses.gradients import attribute, embedding_gradient, example_means, group_means
 from mdlm_lm_eval.analyses.inputs import Prompt
+from mdlm_lm_eval.analyses.runs import attribute, embedding_gradient, example_means, group_means
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError

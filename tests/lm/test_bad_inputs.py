@@ -108,7 +108,7 @@ def test_a_chat_template_without_an_end_is_ended(monkeypatch: pytest.MonkeyPatch
     tokenizer, loops = tiny_tokenizer(), "".join(f"{{% for {name} in range(99999) %}}" for name in "abc")
     tokenizer.chat_template = f"{loops}{'{% endfor %}' * 3}"
     lm, alarm = MDLM(tiny_model(), tokenizer=tokenizer), signal.getsignal(signal.SIGALRM)
-    monkeypatch.setattr("mdlm_lm_eval.checkpoints.strangers._LONGEST", 0.01)
+    monkeypatch.setattr("mdlm_lm_eval.checkpoints.tokenizers._LONGEST", 0.01)
     with pytest.raises(OptionError, match="its chat template has not ended"):
         lm.apply_chat_template([{"role": "user", "content": "a"}])
     assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (alarm, (0, 0))
