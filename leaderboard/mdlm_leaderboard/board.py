@@ -10,10 +10,10 @@ import pandas as pd
 
 from mdlm_leaderboard.columns import COLUMNS, Column, point
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS
-from mdlm_leaderboard.page.templates import sentences
 from mdlm_leaderboard.ranking import at_masks, ranked, with_speeds
 from mdlm_leaderboard.rows import Curve, Estimate, Row, board_rows, is_exact
 from mdlm_leaderboard.scores import Scores, Setting, Who
+from mdlm_leaderboard.templates import sentences
 from mdlm_leaderboard.wordings import Wordings, wordings_of
 from mdlm_lm_eval.declared import defaults_of
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions

@@ -2,34 +2,43 @@
 
 import json
 import os
-import re
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pandas as pd
 import yaml
 
 from mdlm_leaderboard.board import Board, Section, board_of
-from mdlm_leaderboard.findings import masks_finding, speed_findings
-from mdlm_leaderboard.scores import BENCHMARKS, Scores, command_of, scores_of
+from mdlm_leaderboard.columns import change, first_token_share
+from mdlm_leaderboard.experiments import BY_NAME
+from mdlm_leaderboard.findings import Finding, findings_of
+from mdlm_leaderboard.published import published_in_words
+from mdlm_leaderboard.ranking import at_masks
+from mdlm_leaderboard.rows import Estimate, Row
+from mdlm_leaderboard.samples import write_samples
+from mdlm_leaderboard.scores import Scores, command_of, scores_of
+from mdlm_leaderboard.templates import render, render_markdown
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.deviations import listed
 from mdlm_lm_eval.results.files import UnusableFile, check_inside, check_regular, replaced_content
-from mdlm_lm_eval.results.frame import read_folder
+from mdlm_lm_eval.results.frame import COSTS, read_folder
+from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
+from mdlm_lm_eval.results.markdown import aligned
 from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.redaction import redacted
-from mdlm_lm_eval.results.result_file import missing
+from mdlm_lm_eval.results.result_file import ResultFile, missing
+from mdlm_lm_eval.results.statistics import Score, against
 
 _OF_ROW = ("model", "adapter", "source", "family", "steps", "unmasking")
-_MOST_FIGURES = 4  # benchmarks of a table that have figures
 _MOST_NAMED = 3  # models that a title names
 _MOST_NOTES = 2**18  # bytes
 _LONGEST_NOTE = 500  # letters
 _YAML_TEXT = "tag:yaml.org,2002:str"
+_MOST_BASELINES = 40  # the most rows of a table that has differences to each of its rows
+_FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_audit", "batch_size", "torch")
 
 
 def read_board(results: Path, title: str = "", leave_out: Path | None = None) -> Board:
@@ -87,24 +96,6 @@ def _title_of(scores: Scores) -> str:
     return f"Results of {few if len(names) <= _MOST_NAMED else f'{len(names)} models'}"
 
 
-class Finding(NamedTuple):
-    """A figure of a section, with the sentence about its numbers.
-
-    title: the benchmark, "" for the suite.
-    sentence: "" if there is nothing to say.
-    stem: the figure's path without ending.
-    shows: its caption.
-    described: the figure in words, for readers who cannot see it.
-    """
-
-    section: Section
-    title: str
-    sentence: str
-    stem: str
-    shows: str
-    described: str
-
-
 def build(results: Path, output: Path, title: str = "", with_samples: bool = False, baseline: str = "") -> Board:
     """Writes tables, figures and page of `results` into `output`.
 
@@ -112,24 +103,12 @@ def build(results: Path, output: Path, title: str = "", with_samples: bool = Fal
     `with_samples` adds a page of single questions for each result file with samples beside it. Differences are to the
     row with the words of `baseline`. Raises OptionError if nothing can be built.
     """
-    from mdlm_leaderboard.figures import drawn, headline, save_light_and_dark
-    from mdlm_leaderboard.page.write import markdown, write_page
-    from mdlm_lm_eval.results.figure_style import colours_of
-
     board = read_board(results, title, leave_out=output.resolve())
     if baseline and not any(section.baseline(baseline) for section in board.sections):
         known = board.sections[0].rows[0].words
         raise OptionError(f"--baseline {baseline}: no row has these words, which are parts of {known}")
-    found = [row.who for row in board.rows]
-    colours = colours_of([*(who.model for who in found), *(who.recipe for who in found if who.adapter)])
-    findings: list[Finding] = []
     with replaced_content(output, "figures", "questions", "report") as folder:
-        if board.main and (sentence := masks_finding(board.main)):
-            chart = headline(board.main)
-            save_light_and_dark(drawn(chart, colours), folder / "figures/headline")
-            findings = [Finding(board.main, "", sentence, "figures/headline", chart.caption, chart.described)]
-        for section in (one for one in board.sections if not one.is_suite):
-            findings += _of_benchmarks(board, section, folder / "figures", colours)
+        findings = [*findings_of(board, folder)]
         said = [": ".join(filter(None, (one.title, one.sentence))) for one in findings if one.sentence]
         (folder / "LEADERBOARD.md").write_text(markdown(board, said, baseline), encoding="utf-8")
         points(board).map(_as_text).to_csv(folder / "leaderboard.csv", index=False)
@@ -160,8 +139,6 @@ def _write_report(results: Path, board: Board, output: Path) -> dict[str, str]:
 
 def _write_questions(board: Board, folder: Path) -> dict[str, str]:
     """Writes a page of questions for each result file with samples beside it: path of the file -> path of the page."""
-    from mdlm_leaderboard.samples import write_samples
-
     pages = {}
     for row in board.rows:
         for number, path in enumerate(row.files):
@@ -172,27 +149,118 @@ def _write_questions(board: Board, folder: Path) -> dict[str, str]:
     return pages
 
 
-def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mapping[str, str]) -> Iterable[Finding]:
-    """The figures of each benchmark, accuracy against speed and by masks, with sentences about their numbers."""
-    from mdlm_leaderboard.figures import save_light_and_dark
-    from mdlm_lm_eval.results import plot
+# The page and its tables
 
-    setting, table = section.setting, board.scores.table
-    table = table[(table["experiment"] == BENCHMARKS) & (table["setting"] == setting)]
-    parts = (setting.group, "limited" if setting.limit is not None else "", setting.served_by)
-    ours = re.sub(r"[^\w.]+", "-", "".join(f"-{part}" for part in parts if part))
-    for n, (name, lines) in enumerate(table.groupby("x", sort=False)):
-        own = pd.DataFrame([*lines["row"]])
-        with warnings.catch_warnings(action="ignore", category=plot.NothingToDrawWarning):
-            speed, by_masks = plot.frontier(own, colours=colours), plot.masks(own)
-        said = " ".join(speed_findings(section, str(name)))
-        title = f"{own['task'][0]} ({own['metric'][0].removesuffix(',none')})"
-        drawn = ("frontier", speed, "Accuracy against speed.", said), ("by-masks", by_masks, "Accuracy by masks.", "")
-        for kind, figure, words, sentence in drawn:
-            if figure and n < _MOST_FIGURES:
-                file = f"{kind}{ours}{f'-{n + 1}' if n else ''}"
-                save_light_and_dark(figure, folder / file)
-                yield Finding(section, title, sentence, f"figures/{file}", words, f"{title}: {words}")
+
+def write_page(
+    board: Board,
+    findings: Sequence[Finding],
+    pages: Mapping[str, str],
+    reports: Mapping[str, str],
+    output: Path,
+    baseline: str = "",
+) -> None:
+    """Writes `index.html` into `output` beside its figures.
+
+    `pages` are the pages of questions by the path of their result file, `reports` links to the report by row. Style and
+    script are in the page, and its content security policy allows only their hashes: text from a result file that looks
+    like a script does not run.
+    """
+    chosen = [row.id for section in board.sections if (row := section.baseline(baseline))]
+
+    def parameters_of(row: Row) -> int | None:
+        number: int | None = board.scores.files[row.files[0]].config.get("model_num_parameters")
+        return number
+
+    render(
+        "page",
+        output / "index.html",
+        board=board,
+        findings=findings,
+        pages=pages,
+        reports=reports,
+        open=[section for section in board.sections if not board.is_apart(section)],
+        apart=[section for section in board.sections if board.is_apart(section)],
+        **_words(board),
+        versus=lambda section, row, of: _versus(section, row, of, chosen),
+        accuracy_at=lambda n: lambda row: _score(at_masks(row, n)),
+        share_at=lambda n, name: lambda row: first_token_share(row, n, name),
+        of_benchmark=lambda name: lambda row: _score(row.benchmarks.get(name)),
+        chosen=chosen,
+        choices={name: sorted({getattr(row.who, name) for row in board.rows}) for name in ("family", "source")},
+        dates=sorted(file.date for file in board.scores.files.values() if file.date),
+        change=change,
+        runs_of=lambda row: _runs_of([board.scores.files[path] for path in row.files]),
+        parameters_of=parameters_of,
+        sizes_of=lambda section: [*{parameters_of(row) for row in section.rows if not row.who.adapter}],
+    )
+
+
+def markdown(board: Board, findings: Iterable[str] = (), baseline: str = "") -> str:
+    """The board as Markdown tables, for GitHub."""
+    content = _words(board)
+    return render_markdown("LEADERBOARD", board=board, findings=findings, wanted=baseline, against=against, **content)
+
+
+def _words(board: Board) -> dict[str, Any]:
+    """The variables that the templates of page and Markdown share."""
+    return {
+        "main": board.main,
+        "benchmarked": next((section for section in board.sections if not section.is_suite), None),
+        "has_sources": len({row.who.source for row in board.rows}) > 1,
+        "cost_heads": COSTS,
+        "experiments": BY_NAME,
+        "cost_cells": {id: cells for section in board.sections for id, cells in _cost_cells(section).items()},
+    }
+
+
+def _cost_cells(section: Section) -> dict[str, list[tuple[str, float | None, str]]]:
+    """Row -> its costs: name, number, and the number in words, with equally many decimals in a column."""
+    columns = {name: [row.cost(name) for row in section.rows] for name in section.costs}
+    shown = [[(name, *one) for one in zip(own, aligned(own), strict=True)] for name, own in columns.items()]
+    return {row.id: [own[n] for own in shown] for n, row in enumerate(section.rows)}
+
+
+def _score(one: Estimate | None) -> Score | None:
+    return one.score if one else None
+
+
+def _versus(section: Section, row: Row, of: Callable[[Row], Score | None], chosen: Sequence[str]) -> str:
+    """JSON of a row's differences in words, by baseline. A large table has only its first and its chosen rows.
+
+    "" if there is no difference.
+    """
+    own, is_small = of(row), len(section.rows) <= _MOST_BASELINES
+    others = [other for n, other in enumerate(section.rows) if is_small or n == 0 or other.id in chosen]
+    known = {other.id: score for other in others if other is not row and (score := of(other))}
+    found = {id: against(score, own) for id, score in known.items()} if own else {}
+    return json.dumps(found, separators=(",", ":")) if found else ""
+
+
+def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
+    """The commands of a row, each with its files, and the settings and versions that all of its files share."""
+    commands: dict[str, list[ResultFile]] = {}
+    for file in found:
+        commands.setdefault(command_of(file), []).append(file)
+    settings = [*map(_settings_of, found)]
+    shared = {k: v for k, v in settings[0].items() if v not in (None, "") and all(one[k] == v for one in settings)}
+    return {"commands": commands, "settings": shared}
+
+
+def _settings_of(file: ResultFile) -> dict[str, Any]:
+    n_questions = sum(task.n_questions for task in file.tasks.values())
+    known = {"settings the server says": "said", "settings stated": "stated"} if file.server else {}
+    return {
+        **{name: file.mdlm.get(name) for name in _FACTS},
+        **{words: ", ".join(f"{k}={v}" for k, v in file.server[name].items()) for words, name in known.items()},
+        "settings unknown": ", ".join(file.server.get("unknown", ())),
+        "published": published_in_words(file.mdlm.get("preset")),
+        "rounding": noise_in_words(file.mdlm.get("check"), [*file.tasks, *file.groups], n_questions) or UNMEASURED,
+        "mdlm_lm_eval": file.mdlm.get("package_version"),
+        "dtype": file.dtype,
+        "SHA-256 of mdlm_lm_eval": file.mdlm.get("package_digest"),
+        **file.versions,
+    }
 
 
 def points(board: Board) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mdlm_leaderboard.page.templates import sentences
+from mdlm_leaderboard.templates import sentences
 from mdlm_lm_eval.results.deviations import deviations_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import rows_of

@@ -1,25 +1,109 @@
-"""The board's findings in sentences, with the numbers of its tables."""
+"""The board's findings: figures, each with a sentence about its numbers. The paper's own figures are in `report`."""
 
-from mdlm_leaderboard.board import Section
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mdlm_leaderboard.board import Board, Section
 from mdlm_leaderboard.columns import first_token_share, loss
-from mdlm_leaderboard.experiments import AUTOREGRESSIVE
-from mdlm_leaderboard.page.templates import sentences
-from mdlm_leaderboard.rows import Estimate, Row, is_exact
+from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS
+from mdlm_leaderboard.rows import Curve, Estimate, Row, is_exact
+from mdlm_leaderboard.scores import BENCHMARKS, CHANCE
+from mdlm_leaderboard.templates import sentences
+from mdlm_lm_eval.results import plot
+from mdlm_lm_eval.results.figure_style import (
+    COLUMN_WIDTH,
+    MARKERS,
+    colours_of,
+    figure_style,
+    log_axis,
+    save_light_and_dark,
+)
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.parallelism import TIMES, slack_of
 from mdlm_lm_eval.results.statistics import Interval, difference
 
 _ONE_STEP = ("1", AUTOREGRESSIVE)
-MOST_LINES = 7  # in the figure of masks
+_MOST_LINES = 7  # in the figure of masks
+_MOST_FIGURES = 4  # benchmarks of a table that have figures
+_GREY = "#767676"
+_LEAST_SPAN = 10  # percentage points of the axis; a shorter axis would magnify noise
+_LEGEND_LINE = 0.15  # inches
+_LABEL, _HALF = 54, 23  # characters of a line in a legend with one column, and with two
 
 
-def short_name(model: str) -> str:
-    """A model's name without its organisation."""
-    return model.rpartition("/")[2]
+class Finding(NamedTuple):
+    """A figure of a section, with the sentence about its numbers.
+
+    title: the benchmark, "" for the suite.
+    sentence: "" if there is nothing to say.
+    stem: the figure's path without ending.
+    shows: its caption.
+    described: the figure in words, for readers who cannot see it.
+    """
+
+    section: Section
+    title: str
+    sentence: str
+    stem: str
+    shows: str
+    described: str
 
 
-def one_step(section: Section) -> list[Row]:
+class Line(NamedTuple):
+    """A curve over mask counts. `name` is the model or recipe whose colour and symbol it has."""
+
+    name: str
+    curve: Curve
+    label: str
+
+
+def findings_of(board: Board, folder: Path) -> Iterator[Finding]:
+    """The findings of the suite's main table and of each benchmark. Writes their figures into `folder`/figures."""
+    found = [row.who for row in board.rows]
+    colours = colours_of([*(who.model for who in found), *(who.recipe for who in found if who.adapter)])
+    if board.main and (sentence := masks_finding(board.main)):
+        caption, lines = headline(board.main)
+        stem, described = "figures/headline", f"{caption} Lines: {'; '.join(line.label for line in lines)}."
+        save_light_and_dark(_drawn(lines, colours), folder / stem)
+        yield Finding(board.main, "", sentence, stem, caption, described)
+    for section in board.sections:
+        if not section.is_suite:
+            yield from _of_benchmarks(board, section, folder, colours)
+
+
+def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mapping[str, str]) -> Iterator[Finding]:
+    """The figures of each benchmark, accuracy against speed and by masks, with sentences about their numbers."""
+    setting, table = section.setting, board.scores.table
+    table = table[(table["experiment"] == BENCHMARKS) & (table["setting"] == setting)]
+    parts = (setting.group, "limited" if setting.limit is not None else "", setting.served_by)
+    ours = re.sub(r"[^\w.]+", "-", "".join(f"-{part}" for part in parts if part))
+    for n, (name, lines) in enumerate(table.groupby("x", sort=False)):
+        own = pd.DataFrame([*lines["row"]])
+        with warnings.catch_warnings(action="ignore", category=plot.NothingToDrawWarning):
+            speed, by_masks = plot.frontier(own, colours=colours), plot.masks(own)
+        said = " ".join(speed_findings(section, str(name)))
+        title = f"{own['task'][0]} ({own['metric'][0].removesuffix(',none')})"
+        drawn = ("frontier", speed, "Accuracy against speed.", said), ("by-masks", by_masks, "Accuracy by masks.", "")
+        for kind, figure, words, sentence in drawn:
+            if figure and n < _MOST_FIGURES:
+                stem = f"figures/{kind}{ours}{f'-{n + 1}' if n else ''}"
+                save_light_and_dark(figure, folder / stem)
+                yield Finding(section, title, sentence, stem, words, f"{title}: {words}")
+
+
+# Sentences
+
+
+def _one_step(section: Section) -> list[Row]:
     """The rows that are decoded in one step with both numbers of masks."""
     return [row for row in section.rows if row.who.steps in _ONE_STEP and loss(row, section.pair)]
 
@@ -30,7 +114,7 @@ def mask_lines(section: Section) -> list[Row]:
     These are the model with the largest loss among those with adapters, and its adapters; or all models, if no adapter
     was measured.
     """
-    rows = one_step(section)
+    rows = _one_step(section)
     plain = [row for row in rows if not row.who.adapter]
     with_adapter = [row for row in rows if row.who.adapter]
     adapted = {
@@ -38,15 +122,22 @@ def mask_lines(section: Section) -> list[Row]:
         for row in plain
     }
     if not any(adapted.values()):
-        return plain[:MOST_LINES]
-    before = max((row for row in plain if adapted[row.id]), key=lambda row: loss_of(row, section).mean)
+        return plain[:_MOST_LINES]
+    before = max((row for row in plain if adapted[row.id]), key=lambda row: _loss_of(row, section).mean)
     return [before, *sorted(adapted[before.id], key=lambda row: row.who.adapter)]
+
+
+def _loss_of(row: Row, section: Section) -> Interval:
+    """The loss to masks of a row of `mask_lines`."""
+    found = loss(row, section.pair)
+    assert found
+    return found
 
 
 def masks_finding(section: Section) -> str:
     """The loss to masks, before and after fine-tuning, in sentences; "" if no row has two mask counts."""
     pair, lines = section.pair, mask_lines(section)
-    plain = sorted((row for row in lines if not row.who.adapter), key=lambda row: loss_of(row, section).mean)
+    plain = sorted((row for row in lines if not row.who.adapter), key=lambda row: _loss_of(row, section).mean)
     tuned = [row for row in lines if row.who.adapter]
     named = [plain[0], plain[-1]] if len(plain) > 1 else plain
     scores = [[row.curve("masks")[n].over_rules for n in pair] for row in named]
@@ -64,13 +155,6 @@ def masks_finding(section: Section) -> str:
             built_in=BUILT_IN,
         )
     )
-
-
-def loss_of(row: Row, section: Section) -> Interval:
-    """The loss to masks of a row of `mask_lines`."""
-    found = loss(row, section.pair)
-    assert found
-    return found
 
 
 def speed_findings(section: Section, name: str) -> list[str]:
@@ -98,3 +182,62 @@ def _change(best: Estimate, other: Estimate) -> Interval | None:
         return None
     found = difference(*sorted((best.score, other.score), key=lambda score: score.mean)).scaled(100)
     return found if found.is_significant else None
+
+
+# The figure of the loss to masks
+
+
+def headline(section: Section) -> tuple[str, list[Line]]:
+    """Its caption, and a line per checkpoint, labelled with its loss, those of the finding first."""
+    lines, rows = [], mask_lines(section)
+    rows += [row for row in _one_step(section) if row not in rows and not row.who.adapter][: _MOST_LINES - len(rows)]
+    for row in rows:
+        found = _loss_of(row, section)
+        seeds = f" ({len(row.seeds)} seeds)" if row.seeds else ""
+        cost = f"loss {found.in_words}{'' if found.low is None or found.is_significant else ', not significant'}"
+        name = row.who.recipe or row.who.model
+        shown = f"+ {name}" if row.who.adapter else name.rpartition("/")[2]
+        lines.append(Line(name, row.curve("masks"), fill(f"{shown}{seeds}: {cost}", _LABEL)))
+    among = f": {len(rows)} of {len(section.rows)} rows" if len(rows) < len(section.rows) else ""
+    return f"Accuracy by appended masks{among}.", lines
+
+
+@figure_style()
+def _drawn(lines: Sequence[Line], colours: Mapping[str, str]) -> Figure:
+    """The figure of some lines. `colours` are those of models and recipes."""
+    longest = max(len(words) for line in lines for words in line.label.split("\n"))
+    columns = 2 if len(lines) > 3 and longest <= _HALF else 1
+    legend = _LEGEND_LINE * (sum(line.label.count("\n") + 1 for line in lines) / columns + 2)
+    figure = Figure(figsize=(COLUMN_WIDTH, 0.6 * COLUMN_WIDTH + legend), layout="constrained")
+    axes = figure.subplots()
+    for line in lines:
+        look: dict[str, Any] = {"color": colours[line.name], "label": line.label}
+        percents = [100 * one.mean for one in line.curve.values()]
+        if NO_MASKS in line.curve:
+            axes.axhline(percents[0], **look)
+        else:
+            n = list(colours).index(line.name)  # names that share a colour have different symbols
+            marker = MARKERS[(n + n // len(MARKERS)) % len(MARKERS)]
+            style = ":" if len(percents) < 3 else "-"  # nothing was measured between two counts
+            axes.plot(list(line.curve), percents, marker=marker, linestyle=style, **look)
+            lows, highs = zip(*(one.interval.ends for one in line.curve.values()), strict=True)
+            axes.vlines(list(line.curve), lows, highs, color=colours[line.name], linewidth=1)
+    low, high = _limits([end for line in lines for one in line.curve.values() for end in one.interval.ends])
+    axes.set_ylim(low, high)
+    if low < CHANCE < high:
+        axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (5, 3)), label="chance")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+    counts = sorted({x for line in lines for x in line.curve if x != NO_MASKS}) or [1, 200]
+    log_axis(axes, counts)
+    axes.set_xlim(counts[0] / 1.15, counts[-1] * 1.15)
+    axes.set_xlabel(BY_NAME["masks"].x_label)
+    axes.set_ylabel("accuracy (%)")
+    figure.legend(loc="outside lower left", ncols=columns, handlelength=2.6)
+    return figure
+
+
+def _limits(percents: Sequence[float]) -> tuple[float, float]:
+    """The bounds of the axis of accuracies, in percent."""
+    low, high = min(percents), max(percents)
+    margin = max(0.06 * (high - low), (_LEAST_SPAN - (high - low)) / 2)
+    return max(low - margin, -1), min(high + margin, 101)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_leaderboard.compare import labels
-from mdlm_leaderboard.page.templates import render
+from mdlm_leaderboard.templates import render
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.recorded import ANSWERED
 from mdlm_lm_eval.results.result_file import ResultFile, read_chosen_file

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
+from mdlm_lm_eval.results.files import write_whole
 from mdlm_lm_eval.results.printable import printable
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish. Yellow is left out, since it is too light on
@@ -85,6 +86,12 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         with matplotlib.rc_context({name: SETTINGS[name] for name in ("svg.hashsalt", "savefig.dpi")}):
             figure.savefig(file, metadata=metadata)
     return files
+
+
+def save_light_and_dark(figure: Figure, path: Path) -> None:
+    """Writes `path` as SVG and PNG, and an SVG for dark mode into the folder `dark` beside them."""
+    light, _ = save_figure(figure, path)
+    write_whole(path.parent / "dark" / light.name, on_dark(light.read_text(encoding="utf-8")))
 
 
 def on_dark(svg: str) -> str:

@@ -131,7 +131,7 @@ def test_a_failed_build_leaves_the_old_output(tmp_path: Path, six_built: Path, m
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mdlm_leaderboard.page.write.write_page", fail)
+    monkeypatch.setattr("mdlm_leaderboard.build.write_page", fail)
     with pytest.raises(SystemExit):
         main(build)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from mdlm_leaderboard.page.templates import sentences
+from mdlm_leaderboard.templates import sentences
 from mdlm_lm_eval.analyses.report import over_tasks
 from mdlm_lm_eval.paper.answers import Answers, Condition, Model
 from mdlm_lm_eval.paper.evidence import FEW, MANY, MASKS, evidence_of, have_letters

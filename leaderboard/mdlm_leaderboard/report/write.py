@@ -10,15 +10,14 @@ from typing import Any
 
 import yaml
 
-from mdlm_leaderboard.figures import save_light_and_dark
-from mdlm_leaderboard.page.templates import render, render_markdown
 from mdlm_leaderboard.report import figures
 from mdlm_leaderboard.report.content import Judged, Section, judged, point, published_effect, sections
+from mdlm_leaderboard.templates import render, render_markdown
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.paper.answers import Model, read_models
 from mdlm_lm_eval.paper.evidence import mask_counts
 from mdlm_lm_eval.paper.verdict import digest
-from mdlm_lm_eval.results.figure_style import figure_style
+from mdlm_lm_eval.results.figure_style import figure_style, save_light_and_dark
 from mdlm_lm_eval.results.files import replaced_content
 from mdlm_lm_eval.results.suite import current_version
 
