@@ -4,28 +4,28 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations, pairwise
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
 from mdlm_leaderboard.columns import COLUMNS, Column, point
-from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS
-from mdlm_leaderboard.ranking import at_masks, ranked, with_speeds
-from mdlm_leaderboard.rows import Curve, Estimate, Row, board_rows, is_exact
-from mdlm_leaderboard.scores import Scores, Setting, Who
+from mdlm_leaderboard.rows import Curve, Estimate, Row, board_rows, is_exact, ranked, with_speeds
+from mdlm_leaderboard.scores import AUTOREGRESSIVE, BY_NAME, CHANCE, NO_MASKS, Scores, Setting, Who
 from mdlm_leaderboard.templates import sentences
-from mdlm_leaderboard.wordings import Wordings, wordings_of
 from mdlm_lm_eval.declared import defaults_of
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.results.deviations import Deviation, listed
 from mdlm_lm_eval.results.frame import COSTS, shown_costs
 from mdlm_lm_eval.results.names import named, without_shared
 from mdlm_lm_eval.results.result_file import UNKNOWN
-from mdlm_lm_eval.results.statistics import FEW_MODELS, LEAST_MODELS, pairing
+from mdlm_lm_eval.results.statistics import FEW_MODELS, LEAST_MODELS, Interval, mean_of_tasks, pairing, t_interval
 from mdlm_lm_eval.results.suite import SPELLING_ALONE, current_version
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 _FEWEST_RANKS = 3
+_OF_WORDING = ("fewshot_template", "fewshot_seed")
 LOSS_OVER = (2, 200)  # masks: the fewest that hold a whole answer, and the paper's most; decided before any result
 
 
@@ -156,6 +156,53 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Wordings:
+    """Rows that answered the same questions under the same templates and seeds, at one number of masks.
+
+    n_seeds: the number of draws of examples.
+    scores: accuracies in percent, [rows of the board, templates], means over tasks and seeds; the best row first.
+    read: the templates in which the interval of any row is above chance. The others do not rank rows, since all rows
+        fail there.
+    """
+
+    title: str
+    n_seeds: int
+    scores: pd.DataFrame
+    read: tuple[int, ...]
+
+    @property
+    def rows(self) -> dict[str, list[float]]:
+        """Row -> mean over templates, worst score, spread (best minus worst), then the score of each template."""
+        return {name: [own.mean(), own.min(), own.max() - own.min(), *own] for name, own in self.scores.iterrows()}
+
+    @property
+    def taus(self) -> list[float]:
+        """Kendall's tau between the rankings by each two templates of `read`."""
+        from scipy.stats import kendalltau  # takes long to import
+
+        return [float(kendalltau(self.scores[a], self.scores[b]).statistic) for a, b in combinations(self.read, 2)]
+
+    @property
+    def neighbours(self) -> list[tuple[str, str, float, Interval]]:
+        """Each row, the next, the share of templates in which the first is better, and its lead in points."""
+        found = []
+        for (name, first), (next_name, second) in pairwise(self.scores.iterrows()):
+            leads = (first - second).tolist()
+            found.append((name, next_name, fmean(lead > 0 for lead in leads), t_interval(leads)))
+        return found
+
+    @property
+    def in_words(self) -> str:
+        """The number of templates, and Kendall's tau between the rankings."""
+        found = [tau for tau in self.taus if tau == tau]
+        above = f"; a row is above chance in {', '.join(map(str, self.read)) or 'none'}"
+        mean = f"{above}, and Kendall's tau between rankings by these is {fmean(found):.2f}" if found else above
+        mean += f", at least {min(found):.2f}" if len(found) > 1 else ""
+        seeds = f", {self.n_seeds} draws of examples each" if self.n_seeds > 1 else ""
+        return f"{len(self.scores.columns)} templates{seeds}{mean}."
+
+
+@dataclass(frozen=True)
 class Board:
     """The content of tables, figures and page. The first section is the main table.
 
@@ -249,7 +296,7 @@ def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[s
     reasons = sentences("apart", setting=setting, main=main, standard=DEFAULT_SETTINGS, current=current_version())
     section = Section(title, "; ".join(reasons), setting, tuple(shown), common, pair)
     if setting.asks:
-        return replace(section, rows=ranked(shown, lambda row: at_masks(row, pair[1])))
+        return replace(section, rows=ranked(shown, lambda row: row.at_masks(pair[1])))
     by = section.ranked_by
     return replace(
         section, rows=ranked(with_speeds(section.rows, section.benchmark_names), lambda row: row.benchmarks.get(by))
@@ -273,3 +320,50 @@ def _pair(points: Sequence[set[Any]]) -> tuple[int, int]:
     several = [own for own in points if own] or [set(LOSS_OVER)]
     counts = sorted(set.intersection(*several) or set.union(*several))
     return next((n for n in counts[:-1] if n >= LOSS_OVER[0]), counts[0]), counts[-1]
+
+
+# Templates and draws of examples
+
+
+def wordings_of(scores: Scores) -> list[Wordings]:
+    """A table for every setting and number of masks that was run under several templates.
+
+    Only templates and seeds that all rows have are used, so that all rows answer the same questions.
+    """
+    table = scores.table
+    found, usual = table[table["experiment"] == "masks"], {name: DEFAULT_SETTINGS[name] for name in _OF_WORDING}
+    found = found.assign(
+        alike=[replace(one, **usual) for one in found["setting"]],
+        template=[one.fewshot_template for one in found["setting"]],
+        seed=[one.fewshot_seed for one in found["setting"]],
+    )
+    made = []
+    for (setting, masks), own in found.groupby(["alike", "x"], sort=False):
+        cells = own.groupby(["template", "seed"])["who"].nunique()
+        whole = cells[cells == own["who"].nunique()].index
+        shared = own[pd.MultiIndex.from_frame(own[["template", "seed"]]).isin(whole)]
+        if shared["template"].nunique() > 1:
+            title = f"{setting.asks} {setting.suite_version} at {masks} masks"
+            title += f", --limit {setting.limit:g}" if setting.limit else ""
+            made.append(Wordings(title, shared["seed"].nunique(), _by_template(shared), _read(shared)))
+    return made
+
+
+def _read(table: pd.DataFrame) -> tuple[int, ...]:
+    """The `read` of `Wordings`."""
+    found = set()
+    for (_, template), own in table.groupby(["who", "template"], sort=False):
+        if (mean_of_tasks([*own["share"]]).interval.low or 0) > CHANCE / 100:
+            found.add(int(template))
+    return tuple(sorted(found))
+
+
+def _by_template(table: pd.DataFrame) -> pd.DataFrame:
+    """The `scores` of `Wordings`; names of rows leave out the settings that all rows share."""
+    who: list[Who] = [*dict.fromkeys(table["who"])]
+    decodings = [one.decoding for one in who]
+    words = without_shared(decodings) if len(who) > 1 else decodings
+    names = {one: ", ".join([str(one), *map(str, own)]) for one, own in zip(who, words, strict=True)}
+    by_template = table.groupby([table["who"].map(names), "template"], sort=False)["score"].mean() * 100
+    scores = by_template.unstack().sort_index(axis=1)
+    return scores.loc[scores.mean(axis=1).sort_values(ascending=False).index]

@@ -13,14 +13,13 @@ import yaml
 
 from mdlm_leaderboard.board import Board, Section, board_of
 from mdlm_leaderboard.columns import change, first_token_share
-from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.findings import Finding, findings_of
 from mdlm_leaderboard.published import published_in_words
-from mdlm_leaderboard.ranking import at_masks
 from mdlm_leaderboard.rows import Estimate, Row
 from mdlm_leaderboard.samples import write_samples
-from mdlm_leaderboard.scores import Scores, command_of, scores_of
+from mdlm_leaderboard.scores import BY_NAME, Scores, scores_of
 from mdlm_leaderboard.templates import render, render_markdown
+from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.deviations import listed
 from mdlm_lm_eval.results.files import UnusableFile, check_inside, check_regular, replaced_content
@@ -31,12 +30,14 @@ from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.result_file import ResultFile, missing
 from mdlm_lm_eval.results.statistics import Score, against
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 _OF_ROW = ("model", "adapter", "source", "family", "steps", "unmasking")
 _MOST_NAMED = 3  # models that a title names
 _MOST_NOTES = 2**18  # bytes
 _LONGEST_NOTE = 500  # letters
 _YAML_TEXT = "tag:yaml.org,2002:str"
+_SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
 _MOST_BASELINES = 40  # the most rows of a table that has differences to each of its rows
 _FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_audit", "batch_size", "torch")
 
@@ -183,7 +184,7 @@ def write_page(
         apart=[section for section in board.sections if board.is_apart(section)],
         **_words(board),
         versus=lambda section, row, of: _versus(section, row, of, chosen),
-        accuracy_at=lambda n: lambda row: _score(at_masks(row, n)),
+        accuracy_at=lambda n: lambda row: _score(row.at_masks(n)),
         share_at=lambda n, name: lambda row: first_token_share(row, n, name),
         of_benchmark=lambda name: lambda row: _score(row.benchmarks.get(name)),
         chosen=chosen,
@@ -261,6 +262,39 @@ def _settings_of(file: ResultFile) -> dict[str, Any]:
         "SHA-256 of mdlm_lm_eval": file.mdlm.get("package_digest"),
         **file.versions,
     }
+
+
+def command_of(file: ResultFile) -> str:
+    """The command of the sweep that made the file, or the `lm_eval` command that is equal to its settings."""
+    if command := (file.config.get("mdlm_sweep") or {}).get("command"):
+        return str(command)
+    inside = {member for members in file.groups.values() for member in members}
+    outermost = [name for name in (*file.groups, *file.tasks) if name not in inside]
+    seeds = tuple(file.config.get(name) for name in _SEEDS)
+    flags = {
+        "model": file.model_kind,
+        "model_args": file.model_args,
+        "tasks": ",".join(outermost),
+        "gen_kwargs": file.gen_kwargs,
+        **_examples_of(file),
+        "limit": file.limit,
+        "batch_size": file.config.get("batch_size"),
+        "apply_chat_template": file.chat_template,
+        "fewshot_as_multiturn": str(file.fewshot_as_multiturn).lower() if file.chat_template else None,
+        "system_instruction": file.system_instruction,
+        "seed": None if seeds == LM_EVAL_SEEDS else ",".join(map(str, seeds)),
+        "confirm_run_unsafe_code": any(task.config.get("unsafe_code") for task in file.tasks.values()),
+    }
+    return lm_eval_command(flags)
+
+
+def _examples_of(file: ResultFile) -> dict[str, Any]:
+    """The flags of few-shot examples: settings of the suite that are no defaults, or a number that all tasks share."""
+    first, shots = next(iter(file.tasks.values())), {task.shots for task in file.tasks.values()}
+    if not first.suite:
+        return {"num_fewshot": first.shots} if len(shots) == 1 else {}
+    given = [(name, first.metadata[name]) for name in DEFAULT_SETTINGS if name in first.metadata]
+    return {"metadata": [f"{name}={value}" for name, value in given if value != DEFAULT_SETTINGS[name]]}
 
 
 def points(board: Board) -> pd.DataFrame:

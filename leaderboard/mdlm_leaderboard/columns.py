@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mdlm_leaderboard.experiments import BY_NAME, Series
-from mdlm_leaderboard.ranking import at_masks
 from mdlm_leaderboard.rows import Curve, Row
+from mdlm_leaderboard.scores import BY_NAME, Series
 from mdlm_lm_eval.results.statistics import Interval, Score, difference
 
 
@@ -54,7 +53,7 @@ def point(experiment: str, series: Series, x: Any) -> Column:
 
 
 def _at(n: int, row: Row) -> Interval | None:
-    estimate = at_masks(row, n)
+    estimate = row.at_masks(n)
     return estimate.interval if estimate else None
 
 

@@ -13,9 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from mdlm_leaderboard.board import Board, Section
 from mdlm_leaderboard.columns import first_token_share, loss
-from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS
 from mdlm_leaderboard.rows import Curve, Estimate, Row, is_exact
-from mdlm_leaderboard.scores import BENCHMARKS, CHANCE
+from mdlm_leaderboard.scores import AUTOREGRESSIVE, BENCHMARKS, BY_NAME, CHANCE, NO_MASKS
 from mdlm_leaderboard.templates import sentences
 from mdlm_lm_eval.results import plot
 from mdlm_lm_eval.results.figure_style import (

@@ -1,7 +1,7 @@
 """Makes one table of scores from result files: every number with the row of the board that it belongs to."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from mdlm_leaderboard.experiments import AUTOREGRESSIVE, NO_MASKS, places_of
-from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
+from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
 from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.deviations import CHAT_TEMPLATE, MASKS, Deviation, deviations_of
 from mdlm_lm_eval.results.files import UnusableFile
@@ -21,13 +20,68 @@ from mdlm_lm_eval.results.samples import scores_by_question
 from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, generated_group, task_names
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
-USUAL_WORDING: dict[str, Any] = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
 CHANCE = 100 / 3  # percent, of three options
 TOLERANCE = 1e-9  # equal means may differ by the order of float sums
 PARALLEL = "mdlm_parallel"  # the group that has ParallelBench's PB90
+NO_MASKS = 0  # the number of masks of an autoregressive model
+AUTOREGRESSIVE = "autoregressive"
 BENCHMARKS = "benchmarks"  # the experiment of all tasks outside the suite
-_SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
 _FROM_FRAME = "file task score low high n is_accuracy machine share pairs is_one_block".split()  # noqa: SIM905
+
+
+Series = str | int
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment. Its curves are accuracies over `x`, one per series ("" if there is only one).
+
+    head: an x in words, in the plural.
+    series_words: returns a series in words.
+    """
+
+    title: str
+    x_label: str
+    head: str
+    series_words: Callable[[Any], str] = str
+
+    def at(self, x: int) -> str:
+        """An x in words, in the singular for 1."""
+        words = self.head.format(x)
+        return words.removesuffix("s") if x == 1 else words
+
+
+def places_of(task: SuiteTask, masks: int | None, ratio: float | None, fillers: int) -> dict[str, tuple[Series, int]]:
+    """The experiments that a task's score belongs to: name -> its series and x.
+
+    `masks` is None if questions differ in their number of masks.
+    """
+    found: dict[str, tuple[Series, int]] = {}
+    if task.is_slot:
+        found["dots"] = "", fillers
+    if task.question:
+        found["positions"] = task.question, task.position or 0
+    if task.is_open_ended and ratio is not None and task.position is None:
+        found["shares"] = "", round(100 * ratio)
+    if task.is_open_ended and masks is not None:
+        found |= {"masks": ("", masks)} if task.position is None else {"positions_by_masks": (masks, task.position)}
+    return found
+
+
+def _n_masks(masks: Series) -> str:
+    return "no masks" if masks == NO_MASKS else f"{masks} mask{'' if masks == 1 else 's'}"
+
+
+_BLOCK, _AFTER = "number of distractor examples before the block", "after {} distractors"
+_BY_PLACE = "Position of the relevant block"
+_IN_TURN = "Position of the relevant block at each mask count"
+BY_NAME = {
+    "masks": Experiment("Masks appended", "number of appended masks", "{} masks"),
+    "shares": Experiment("Masks as a share of the prompt", "masks, in percent of the prompt's tokens", "{}% masks"),
+    "positions": Experiment(_BY_PLACE, _BLOCK, _AFTER, lambda place: f"question {place}"),
+    "positions_by_masks": Experiment(_IN_TURN, _BLOCK, _AFTER, _n_masks),
+    "dots": Experiment("Dots after the answer", "number of appended masks or dots", "{} dots"),
+}
 
 
 @dataclass(frozen=True)
@@ -347,36 +401,3 @@ def _with_names(table: pd.DataFrame) -> pd.DataFrame:
         same = replace(one, model=one.model + model)
         names[one] = replace(same, recipe=one.adapter + adapter, seed=None) if adapter else same
     return table.assign(who=[names[one] for one in table["who"]])
-
-
-def command_of(file: ResultFile) -> str:
-    """The command of the sweep that made the file, or the `lm_eval` command that is equal to its settings."""
-    if command := (file.config.get("mdlm_sweep") or {}).get("command"):
-        return str(command)
-    inside = {member for members in file.groups.values() for member in members}
-    outermost = [name for name in (*file.groups, *file.tasks) if name not in inside]
-    seeds = tuple(file.config.get(name) for name in _SEEDS)
-    flags = {
-        "model": file.model_kind,
-        "model_args": file.model_args,
-        "tasks": ",".join(outermost),
-        "gen_kwargs": file.gen_kwargs,
-        **_examples_of(file),
-        "limit": file.limit,
-        "batch_size": file.config.get("batch_size"),
-        "apply_chat_template": file.chat_template,
-        "fewshot_as_multiturn": str(file.fewshot_as_multiturn).lower() if file.chat_template else None,
-        "system_instruction": file.system_instruction,
-        "seed": None if seeds == LM_EVAL_SEEDS else ",".join(map(str, seeds)),
-        "confirm_run_unsafe_code": any(task.config.get("unsafe_code") for task in file.tasks.values()),
-    }
-    return lm_eval_command(flags)
-
-
-def _examples_of(file: ResultFile) -> dict[str, Any]:
-    """The flags of few-shot examples: settings of the suite that are no defaults, or a number that all tasks share."""
-    first, shots = next(iter(file.tasks.values())), {task.shots for task in file.tasks.values()}
-    if not first.suite:
-        return {"num_fewshot": first.shots} if len(shots) == 1 else {}
-    given = [(name, first.metadata[name]) for name in DEFAULT_SETTINGS if name in first.metadata]
-    return {"metadata": [f"{name}={value}" for name, value in given if value != DEFAULT_SETTINGS[name]]}

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from mdlm_leaderboard.board import Board, Section
-from mdlm_leaderboard.build import markdown, points, read_board
+from mdlm_leaderboard.build import command_of, markdown, points, read_board
 from mdlm_leaderboard.findings import headline, mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.rows import Row, is_exact
-from mdlm_leaderboard.scores import command_of
 from mdlm_leaderboard.show import show
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import load
