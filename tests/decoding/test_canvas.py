@@ -23,7 +23,7 @@ def build(prompt_length: int = 10, gen_toks: int | None = None, max_length: int 
     return canvas
 
 
-@pytest.mark.parametrize(("gen_toks", "changes", "masks", "returned", "steps"), data("canvas.json"))
+@pytest.mark.parametrize(("gen_toks", "changes", "masks", "returned", "steps"), data("cases.json")["canvases"])
 def test_masks_returned_tokens_and_steps(
     gen_toks: int | None, changes: dict[str, object], masks: int, returned: int, steps: int
 ) -> None:

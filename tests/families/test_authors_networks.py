@@ -150,7 +150,7 @@ BACKBONES = {
 def test_block_diffusion_on_a_known_backbone(name: str, tmp_path: Path) -> None:
     """With `is_causal` and `block_length` in its config.json, and without a cache as their samplers are described."""
     model_class, config_class, length, said, refusal = BACKBONES[name]
-    published = data(f"{name}.json")
+    published = data("cases.json")["configs of backbones"][name]
     torch.manual_seed(0)
     sizes = {**TINY, "initializer_range": 0.4, "rope_theta": published["rope_theta"], "rms_norm_eps": 1e-6}
     model: PreTrainedModel = model_class(config_class(**sizes, head_dim=8)).eval()

@@ -412,7 +412,7 @@ def test_a_line_joins_only_what_the_board_would_put_into_one_table(tmp_path: Pat
     assert [[*line.get_ydata()] for line in figure.axes[1].lines] == [pytest.approx([40, 40])]
 
 
-@pytest.mark.parametrize(("points", "least", "tokens"), data("parallelism.json")["ParallelBench"])
+@pytest.mark.parametrize(("points", "least", "tokens"), data("cases.json")["ParallelBench"])
 def test_pb90_is_absolute_and_not_interpolated(points: list[Point], least: float, tokens: float | None) -> None:
     assert parallel_bench([(speed, score) for speed, score in points], least) == tokens
 

@@ -61,7 +61,7 @@ def result_file(
         cost = {"forward_passes": passes * asked, "answer_tokens": 100 * asked, "seconds": 0.01 * passes * asked}
         record["cost"] = cost | {"peak_memory_bytes": 2**31}
     names = list(metrics)
-    content = data("result.json")
+    content = data("cases.json")["result file"]
     config = content["config"]
     config |= {"model": model, "limit": limit}
     config["model_args"] = {"pretrained": pretrained, **options} | ({"peft": adapter} if adapter else {})

@@ -18,14 +18,18 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @cache
-def tensors_of(folder: str) -> dict[str, Tensor]:
-    return load_file(GOLDEN / folder / "golden.safetensors")
+def tensors_of(name: str) -> dict[str, Tensor]:
+    """What its reference code read and gave. Samplers ran on checkpoints of families, and share a file."""
+    if (file := GOLDEN / name / "golden.safetensors").exists():
+        return load_file(file)
+    found = load_file(GOLDEN / "samplers.safetensors").items()
+    return {key.removeprefix(f"{name}."): tensor for key, tensor in found if key.startswith(f"{name}.")}
 
 
 @cache
-def facts_of(folder: str) -> dict[str, Any]:
+def facts_of(name: str) -> dict[str, Any]:
     """The settings under which its reference code ran, and more than tensors can say."""
-    return dict(json.loads((GOLDEN / folder / "golden.json").read_text()))
+    return dict(json.loads((GOLDEN / "facts.json").read_text())[name])
 
 
 def load(folder: str | Path, **arguments: Any) -> Denoiser:
@@ -37,10 +41,10 @@ def named(setting: dict[str, Any], **names: str) -> dict[str, Any]:
     return {ours: setting[theirs] for ours, theirs in names.items() if theirs in setting}
 
 
-def generated(folder: str, number: int) -> tuple[list[int], list[int]]:
+def generated(name: str, number: int) -> tuple[list[int], list[int]]:
     """The prompt of a setting, and what the reference put behind it."""
-    prompt = tensors_of(folder)[f"generate.{number}.prompt_ids"].flatten().tolist()
-    return prompt, tensors_of(folder)[f"generate.{number}.output"].flatten().tolist()[len(prompt) :]
+    prompt = tensors_of(name)[f"generate.{number}.prompt_ids"].flatten().tolist()
+    return prompt, tensors_of(name)[f"generate.{number}.output"].flatten().tolist()[len(prompt) :]
 
 
 def assert_close(found: Tensor, expected: Tensor) -> None:

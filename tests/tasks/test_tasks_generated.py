@@ -23,7 +23,6 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.tasks import croissant, generate, questions
 from tests.conftest import LM_EVAL_05, data, generation, load_task, stand_in_for_code_eval, suite
-from tests.support.reference import GOLDEN
 
 Document = dict[str, Any]
 SINGLE_ANSWERS = ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index")
@@ -138,7 +137,7 @@ def test_countdown_questions_have_the_chain_they_were_made_by() -> None:
             assert grade(name, doc, f"{doc['target']}") == 0
 
 
-@pytest.mark.parametrize(("answer", "right"), data("countdown.json"))
+@pytest.mark.parametrize(("answer", "right"), data("cases.json")["countdown"])
 def test_countdown_takes_any_right_chain(answer: str, right: int) -> None:
     doc = {"numbers": [86, 28, 13, 31], "target": 96}
     assert task("mdlm_countdown_4").process_results(doc, [answer])["exact_match"] == right
@@ -183,7 +182,7 @@ def test_verdicts_are_those_of_dreams_evaluation() -> None:
     Both were run on these strings once; what follows here is their answers alone.
     """
     strings = list(planning_strings())
-    verdicts = f"{int((GOLDEN / 'dream_verdicts.txt').read_text(), 16):0{len(strings)}b}"
+    verdicts = f"{int(data('cases.json')['verdicts of Dream'], 16):0{len(strings)}b}"
     assert len(strings) == len(verdicts) == 1000
     assert verdicts.count("1") > 500
     found = "".join(f"{grade(name, doc, answer):.0f}" for name, doc, answer in strings)

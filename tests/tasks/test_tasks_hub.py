@@ -15,7 +15,7 @@ Rows = list[dict[str, Any]]
 
 HOTPOTQA = tasks_path() / "hotpotqa/mdlm_hotpotqa.yaml"
 # Of each task the splits of examples and questions, the columns, a question, and whether long texts are left out.
-SINGLE_TOKEN = data("single_token.json")
+SINGLE_TOKEN = data("cases.json")["single-token tasks"]
 
 
 def rows_of(name: str, n: int, n_labels: int, start: int = 0) -> Rows:
@@ -102,7 +102,7 @@ def hotpotqa_rows(context: str = " It is here.") -> Rows:
             "supporting_facts": {"title": titles, "sent_id": [0, 0]},
             "context": {"title": titles, "sentences": [[f"This is {title}.", context] for title in titles]},
         }
-        for n, (question, answer, titles) in enumerate(data("hotpotqa.json"))
+        for n, (question, answer, titles) in enumerate(data("cases.json")["HotpotQA"])
     ]
 
 
