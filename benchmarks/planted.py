@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from mdlm_leaderboard.report.content import judged
+from mdlm_leaderboard.report import judged
 from mdlm_lm_eval.command_line import recipes_in
 from mdlm_lm_eval.decoding.canvas import Completion, FirstToken, RowCost
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob

@@ -118,7 +118,7 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> str:
-    from mdlm_leaderboard.report.write import write_report
+    from mdlm_leaderboard.report_page import write_report
 
     found = write_report(options.results, options.output)
     lines = [printable(f"{one.model.title}: {' '.join(one.findings)}") for one in found]
@@ -135,7 +135,7 @@ def _compare(options: argparse.Namespace) -> str:
     if options.published == bool(options.second):
         raise OptionError("compare needs two results, `compare A B`, or `compare A --published`")
     if options.published:
-        from mdlm_leaderboard.published import beside_published
+        from mdlm_leaderboard.compare import beside_published
 
         return "\n".join(beside_published(options.first))
     from mdlm_leaderboard.compare import compare
@@ -144,7 +144,7 @@ def _compare(options: argparse.Namespace) -> str:
 
 
 def _power(options: argparse.Namespace) -> str:
-    from mdlm_leaderboard.power import power_in_words
+    from mdlm_leaderboard.compare import power_in_words
 
     return power_in_words(
         options.accuracy,

@@ -13,8 +13,8 @@ import yaml
 
 from mdlm_leaderboard.board import Board, Section, board_of
 from mdlm_leaderboard.columns import change, first_token_share
+from mdlm_leaderboard.compare import published_in_words
 from mdlm_leaderboard.findings import Finding, findings_of
-from mdlm_leaderboard.published import published_in_words
 from mdlm_leaderboard.rows import Estimate, Row
 from mdlm_leaderboard.samples import write_samples
 from mdlm_leaderboard.scores import BY_NAME, Scores, scores_of
@@ -121,7 +121,7 @@ def build(results: Path, output: Path, title: str = "", with_samples: bool = Fal
 
 def _write_report(results: Path, board: Board, output: Path) -> dict[str, str]:
     """Writes the report on models with a plan (`mdlm-sweep --config paper`): id of a row -> its link to the report."""
-    from mdlm_leaderboard.report.write import write_report_of
+    from mdlm_leaderboard.report_page import write_report_of
     from mdlm_lm_eval.paper.answers import read_models
 
     if not any(results.rglob("plan.json")):

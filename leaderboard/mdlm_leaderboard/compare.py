@@ -1,13 +1,20 @@
 """`mdlm-leaderboard compare`: compares two result files of the same tasks, by question if samples are beside them.
 
-Every difference is B - A. There is one verdict, of the test whose interval is shown (`difference`).
+Every difference is B - A. There is one verdict, of the test whose interval is shown (`difference`). `compare A
+--published` compares a run of a preset with published scores, and `power` plans how many questions a difference takes.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 from mdlm_leaderboard.templates import sentences
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.presets import Published, published, repeated_by, run_of
 from mdlm_lm_eval.results.deviations import deviations_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import rows_of
@@ -24,7 +31,13 @@ from mdlm_lm_eval.results.statistics import (
     interval_over_tasks,
     mean_of_tasks,
     score_over_rules,
+    wilson,
 )
+
+MARGIN = 0.03
+_QUANTILE = 1.644854  # of one side's 5%
+CORRELATIONS = (0.0, 0.3, 0.5, 0.7)  # of two runs' answers to a question; two settings of one model are near the last
+_POWER, _LEVEL = 0.8, 0.05
 
 Tasks = Sequence[tuple[TaskResult, TaskResult]]  # the results of each task in both files
 
@@ -204,3 +217,131 @@ def _words(file: ResultFile, result: TaskResult) -> list[str]:
         [f"{name}={value}" for name, value in found.items() if value is not None] for found in (options, given)
     )
     return [*in_effect, *words, *asked]
+
+
+# Published scores
+
+
+def beside_published(path: Path) -> list[str]:
+    """A sentence for each accuracy of the file and each published score. Raises UnusableFile without a preset.
+
+    *Reproduced* means within 3 points by two one-sided tests at 5%: the run's 90% interval, for other questions, lies
+    within 3 points of the published score, which is taken as it is.
+    """
+    file = read_chosen_file(path)
+    preset = file.mdlm.get("preset")
+    if not preset:
+        raise UnusableFile(f"{file.path} is no run of a preset (mdlm-sweep --preset NAME, or preset=NAME)")
+    run, options = run_of(preset), file.top[0].options
+    scores = _scores_of(preset, run)
+    if not scores:
+        raise UnusableFile(f"no score is published for {preset}")
+    changed = [
+        f"{name}={options[name]}, and the preset's is {value}"
+        for name, value in run.options.items()
+        if name in options and options[name] != value
+    ]
+    lines = [f"not as published: {one}" for one in [*file.mdlm.get("preset_mismatches", ()), *changed]]
+    for result in file.top:
+        n = sum(task.n_questions for task in file.tasks_of(result))
+        for metric in filter(result.is_accuracy, result.metrics):
+            for name, other in scores.items():
+                verdict = _verdict(result.metrics[metric], n, other)
+                on = f"{result.name} ({metric.removesuffix(',none')})"
+                lines.append(f"{on} {verdict} ({name}, {other.dated})")
+    return lines
+
+
+def published_in_words(preset: str | None) -> str:
+    """The scores that are published for a preset, with their dates; "" for none."""
+    scores = _scores_of(preset, published()[preset]) if preset in published() else {}
+    return ", ".join(f"{run.score} ({name}, {run.dated})" for name, run in scores.items())
+
+
+def _scores_of(preset: str, run: Published) -> dict[str, Published]:
+    """The published run of a preset, and those that others measured, if they have a score."""
+    return {name: one for name, one in {preset: run, **repeated_by(preset)}.items() if one.score}
+
+
+def _verdict(score: float, n: int, other: Published) -> str:
+    target = float(other.score.rpartition("/")[2]) / 100
+    low, high = wilson(score, n, _QUANTILE)
+    gap = MARGIN - abs(score - target)
+    if max(high - target, target - low) < MARGIN:
+        verdict = "reproduced"
+    elif low > target + MARGIN or high < target - MARGIN:
+        verdict = "not reproduced"
+    elif gap <= 0:
+        verdict = "undecided"
+    else:
+        needed = math.ceil((_QUANTILE / gap) ** 2 * score * (1 - score))
+        verdict = f"undecided: equal scores of about {max(needed, n + 1)} questions would tell"
+    unlike = "" if other.is_target else "; the authors' task differs, so expect another number"
+    shown = f"{100 * score:.1f} ({100 * low:.1f} to {100 * high:.1f}), published {other.score}"
+    return f"{shown}: {100 * (score - target):+.1f}, {verdict}{unlike}"
+
+
+# The questions that a difference takes
+
+
+def power_of(n_questions: int, accuracies: Sequence[float], *, correlation: float, repeats: int, cluster: int) -> float:
+    """The chance that `difference`'s t test finds two runs of these expected scores (from 0 to 1) different.
+
+    correlation: of any two answers to a question, by one run or by both. So `repeats` answers to each question divide
+        the variance of a difference by their number.
+    cluster: the number of questions that count as one, as if they all gave the same answer: the worst case.
+    """
+    from scipy.special import stdtrit
+    from scipy.stats import nct
+
+    clusters = n_questions // cluster
+    if clusters < 2:
+        return 0.0
+    first, second = (score * (1 - score) for score in accuracies)
+    of_answer = first + second - 2 * correlation * math.sqrt(first * second)
+    error = math.sqrt(of_answer / repeats / clusters + (n_questions * repeats) ** -2)
+    quantile, shift = stdtrit(clusters - 1, 1 - _LEVEL / 2), abs(accuracies[1] - accuracies[0]) / error
+    return float(nct.sf(quantile, clusters - 1, shift) + nct.cdf(-quantile, clusters - 1, shift))
+
+
+def questions_for(power: Callable[[int], float], cluster: int) -> int:
+    """The fewest questions, whole clusters, whose power is 80%; found by bisection."""
+
+    def is_enough(clusters: int) -> bool:
+        return power(clusters * cluster) >= _POWER
+
+    high = next(2**n for n in count(1) if is_enough(2**n))
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=is_enough) * cluster
+
+
+def power_in_words(
+    accuracy: float,
+    difference: float,
+    *,
+    correlation: float | None = None,
+    repeats: int = 1,
+    cluster: int = 1,
+    questions: int | None = None,
+) -> str:
+    """A table of correlations, or of the one that is given, from percent and points.
+
+    Raises OptionError for what cannot be.
+    """
+    other = accuracy + difference
+    if not (0 < accuracy < 100 and 0 < other < 100 and difference):
+        raise OptionError(f"--accuracy {accuracy:g} and {other:g} must differ, between 0 and 100")
+    if correlation is not None and not 0 <= correlation < 1:
+        raise OptionError(f"--correlation must be from 0 to below 1, not {correlation:g}")
+    if min(repeats, cluster) < 1:
+        raise OptionError("--repeats and --cluster must be at least 1")
+    accuracies = accuracy / 100, other / 100
+    rows = []
+    for one in CORRELATIONS if correlation is None else (correlation,):
+        power = partial(power_of, accuracies=accuracies, correlation=one, repeats=repeats, cluster=cluster)
+        found = [] if questions is None else [f"{100 * power(questions):.0f}%"]
+        rows.append([f"{one:g}", f"{questions_for(power, cluster):,}", *found])
+    asked = "" if repeats == 1 else f", each asked {repeats} times"
+    alike = "" if cluster == 1 else f", if the {cluster} of a cluster count as one"
+    shown = [] if questions is None else [f"power of {questions:,}"]
+    table = markdown_table(["correlation of the two runs' answers", f"questions for {_POWER:.0%}", *shown], rows)
+    return f"{accuracy:g} against {other:g}%{asked}{alike}, by the paired t test of `compare` (5%):\n\n{table}"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mdlm_leaderboard.__main__ import main
-from mdlm_leaderboard.report.content import judged, sections
+from mdlm_leaderboard.report import judged, sections
 from mdlm_lm_eval.paper.answers import read_models
 from mdlm_lm_eval.paper.evidence import evidence_of
 from mdlm_lm_eval.paper.verdict import decide

@@ -1,18 +1,38 @@
-"""The figures of a report: a forest plot of the verdicts, and the paper's figures with a panel for each model."""
+"""Writes a report: a static page, Markdown, JSON, figures, and the block of results for a model card.
 
+The figures are a forest plot of the verdicts, and the paper's figures with a panel for each model.
+"""
+
+import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mdlm_leaderboard.report.content import Curve, Judged, Section, published_effect
+from mdlm_leaderboard.report import Curve, Judged, Section, judged, point, published_effect, sections
 from mdlm_leaderboard.scores import CHANCE
-from mdlm_lm_eval.paper.verdict import Kind, Verdict
-from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, log_axis
-from mdlm_lm_eval.results.suite import SPELLING_ALONE
+from mdlm_leaderboard.templates import render, render_markdown
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.paper.answers import Model, read_models
+from mdlm_lm_eval.paper.evidence import mask_counts
+from mdlm_lm_eval.paper.verdict import Kind, Verdict, digest
+from mdlm_lm_eval.results.figure_style import (
+    COLOURS,
+    COLUMN_WIDTH,
+    MARKERS,
+    figure_style,
+    log_axis,
+    save_light_and_dark,
+)
+from mdlm_lm_eval.results.files import replaced_content
+from mdlm_lm_eval.results.suite import SPELLING_ALONE, current_version
 
 _GREY = "#767676"
 _KIND_COLOURS: Mapping[Kind, str] = {"reproduced": COLOURS[0], "not reproduced": COLOURS[1], "the opposite": COLOURS[3]}
@@ -30,8 +50,95 @@ _VALUES = {
 _BY_COUNT = ("masks", "dots", "n_masks")
 
 
+def write_report(results: Path, output: Path) -> list[Judged]:
+    """Writes the report of all answers to the few-shot suite under `results` into `output`.
+
+    Raises OptionError if no model answered the suite.
+    """
+    models, refused = read_models(results)
+    if not models:
+        reasons = "".join(f"\n  {path}: {reason}" for path, reason in refused.items())
+        raise OptionError(f"{results} holds no answers of all tasks of the few-shot suite{reasons}")
+    return write_report_of(models, refused, output)
+
+
+@figure_style(svg_fonttype="none")  # text that can be searched and copied, in small files
+def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output: Path) -> list[Judged]:
+    """Writes the report of some models. What was there stays until everything is made."""
+    for plan in {model.plan.path: model.plan for model in models if model.plan}.values():
+        plan.look(datetime.now(UTC).isoformat(timespec="seconds"))
+    verdicts, found = judged(models), sections(models)
+    with replaced_content(output, "figures") as folder:
+        for n, one in enumerate(verdicts):
+            if one.verdicts:
+                save_light_and_dark(_forest(one), folder / f"figures/verdicts-{n}")
+        for section in found:
+            drawn = _curves(section) if section.curves else _analysis(section)
+            save_light_and_dark(drawn, folder / f"figures/{section.experiment.name}")
+        content: dict[str, Any] = {
+            "verdicts": verdicts,
+            "sections": found,
+            "refused": refused,
+            "digest": digest(),
+            "suite": current_version(),
+            "exp": math.exp,
+            "published": published_effect,
+            "dates": sorted(file.date for model in models for file in model.files if file.date),
+        }
+        render("report", folder / "index.html", styles=("page",), **content)
+        (folder / "report.md").write_text(render_markdown("report", **content), encoding="utf-8")
+        as_json = json.dumps(_as_json(verdicts, found), indent=1, allow_nan=False)
+        (folder / "report.json").write_text(f"{as_json}\n", encoding="utf-8")
+        card = yaml.safe_dump(model_index(models), sort_keys=False, allow_unicode=True)
+        (folder / "model-index.yaml").write_text(card, encoding="utf-8")
+    return verdicts
+
+
+def model_index(models: Sequence[Model]) -> dict[str, Any]:
+    """The results of a Hugging Face model card: accuracies by mask count. Each metric names its mask count."""
+    entries = []
+    for model in models:
+        metrics = [
+            {"type": "exact_match", "name": f"{n} masks, {found.n} questions", "value": round(found.mean, 2)}
+            for n, found in ((n, point(model.answers[one])) for n, one in mask_counts(model).items())
+        ]
+        dataset = {"type": "mdlm_context", "name": f"Few-shot suite {current_version()} (mdlm_context)"}
+        results = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": metrics}
+        entries.append({"name": model.title, "results": [results] if metrics else []})
+    return {"model-index": entries}
+
+
+def _as_json(verdicts: Sequence[Judged], found: Sequence[Section]) -> dict[str, Any]:
+    return {
+        "claims_digest": digest(),
+        "suite": current_version(),
+        "models": [
+            {
+                "name": one.model.title,
+                "setting": one.model.setting,
+                "findings": one.findings,
+                "unfinished": one.unfinished,
+                "verdicts": {name: asdict(verdict) for name, verdict in one.verdicts.items()},
+            }
+            for one in verdicts
+        ],
+        "experiments": {
+            section.experiment.name: {
+                "title": section.experiment.title,
+                "figure": section.experiment.figure,
+                "curves": {title: [asdict(curve) for curve in own] for title, own in section.curves.items()},
+                "table": [list(section.head), *map(list, section.rows)],
+            }
+            for section in found
+        },
+    }
+
+
+# Figures
+
+
 @figure_style()
-def forest(judged: Judged) -> Figure:
+def _forest(judged: Judged) -> Figure:
     """A line for each claim: effect, interval, the smallest effect that counts, the paper's, and the verdict."""
     of_scale = {
         scale: [one for one in judged.verdicts.values() if one.claim.scale == scale] for scale in ("points", "ratio")
@@ -77,7 +184,7 @@ def _draw_forest(axes: Axes, verdicts: Sequence[Verdict], judged: Judged, scale:
 
 
 @figure_style()
-def curves(section: Section) -> Figure:
+def _curves(section: Section) -> Figure:
     """An experiment's accuracies: a panel for each model. Bands are over tasks, strokes over questions."""
     columns = min(len(section.curves), _PANELS)
     rows = math.ceil(len(section.curves) / columns)
@@ -133,7 +240,7 @@ def _scale_x(axes: Axes, label: str, xs: Sequence[float]) -> None:
 
 
 @figure_style()
-def analysis(section: Section) -> Figure:
+def _analysis(section: Section) -> Figure:
     """An analysis' means over tasks with their bands: a panel for each value, with a line or points for each model."""
     width, n_models = COLUMN_WIDTH * len(section.frames), max(map(len, section.frames.values()))
     figure = Figure(figsize=(width, 0.65 * COLUMN_WIDTH + 0.15 * n_models), layout="constrained")
