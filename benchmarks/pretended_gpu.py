@@ -30,8 +30,7 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.pretended_gpu import PretendedGpu, PretendedGpuError
 from tests.pretended_gpu.peaks import PEAKS, ROWS, peak_of
-from tests.pretended_gpu.placement import over_two
-from tests.pretended_gpu.settings import DECODING, LIKELIHOOD, decoded, denoiser_of, model_of, scored
+from tests.pretended_gpu.settings import DECODING, LIKELIHOOD, decoded, denoiser_of, model_of, over_two, scored
 from tests.support.reference import load
 
 # Golden checkpoints, with what their configs do not say.

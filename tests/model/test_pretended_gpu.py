@@ -12,7 +12,6 @@ from mdlm_lm_eval.model import compiled, devices
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions
 from tests.pretended_gpu import GPU, PretendedGpu, PretendedGpuError, Report
-from tests.pretended_gpu.placement import over_two
 from tests.pretended_gpu.settings import (
     DECODING,
     LIKELIHOOD,
@@ -21,6 +20,7 @@ from tests.pretended_gpu.settings import (
     decoded,
     denoiser_of,
     model_of,
+    over_two,
     scored,
 )
 

@@ -15,19 +15,17 @@ It refuses or counts what CUDA would refuse, wait for or get wrong:
                      held when it was complete is garbage
     memory           live and peak bytes; a model of any size may lie on the meta device
 
-No build of torch with CUDA and no compiler is needed; `guard.py` says which builds fit. It says nothing of numerics in
+No build of torch with CUDA and no compiler is needed; `calls.py` says which builds fit. It says nothing of numerics in
 narrow dtypes, of seconds, or of what a kernel takes beside its result, but for attention.
 
     device      sees every operator, and counts
     operators   what is known of ATen's operators on CUDA
     attention   which kernel takes what
     calls       functions of `torch` and `torch.cuda` that no operator stands for
-    transfers   copies that nobody waits for
+    tensors     what says that it is on a GPU, its bytes there, and copies that nobody waits for
     graphs      CUDA graphs
-    memory      bytes
-    unknown     tensors without numbers
-    guard       what makes torch index such tensors
     settings    ways of decoding and scoring, to run on it
+    peaks       models of published widths, and their bytes
 """
 
 from tests.pretended_gpu.device import GPU, PretendedGpu

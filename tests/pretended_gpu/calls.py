@@ -1,8 +1,10 @@
-"""What is decided before an operator is reached: functions of `torch` and `torch.cuda`."""
+"""What is decided before an operator is reached: functions of `torch` and `torch.cuda`, and the guard of devices."""
 
 import contextlib
+import ctypes
 import functools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -92,3 +94,25 @@ def functions_of_cuda(gpu: "PretendedGpu") -> Iterator[None]:
         for name, function in functions.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, function))
         yield
+
+
+# The array of guards in c10, indexed by c10::DeviceType; these two numbers are part of torch's serialisation format.
+REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
+CPU, CUDA = 0, 1
+
+
+@contextlib.contextmanager
+def guard_that_does_nothing() -> Iterator[None]:
+    """Lends CUDA the CPU's guard, which does nothing, as indexing asks for one; on leaving, puts back what was there.
+
+    Checked with torch 2.13 on Linux; torch 2.10 and later keep the registry under the same name. Builds for Windows and
+    macOS, and versions that renamed it, end here with an error of ctypes.
+    """
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    guards = (ctypes.c_void_p * 2).in_dll(ctypes.CDLL(str(library)), REGISTRY)
+    before = guards[CUDA]
+    guards[CUDA] = guards[CPU]
+    try:
+        yield
+    finally:
+        guards[CUDA] = before

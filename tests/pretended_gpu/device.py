@@ -8,15 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.pretended_gpu.calls import Calls, functions_of_cuda
+from tests.pretended_gpu.calls import Calls, functions_of_cuda, guard_that_does_nothing
 from tests.pretended_gpu.graphs import Graph
-from tests.pretended_gpu.guard import guard_that_does_nothing
-from tests.pretended_gpu.memory import Memory
-from tests.pretended_gpu.operators import Operator, is_index, is_number, operator_of, waits
+from tests.pretended_gpu.operators import Operator, is_index, is_number, operator_of, run_unknown, waits
 from tests.pretended_gpu.report import PretendedGpuError, Report, place
-from tests.pretended_gpu.tensors import GpuTensor, mapped, numbers_of, tensors_in, with_number
-from tests.pretended_gpu.transfers import Transfers
-from tests.pretended_gpu.unknown import run_unknown
+from tests.pretended_gpu.tensors import GpuTensor, Memory, Transfers, mapped, numbers_of, tensors_in, with_number
 
 GPU = torch.device("cuda", 0)
 

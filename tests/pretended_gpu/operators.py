@@ -1,4 +1,4 @@
-"""What is known of ATen's operators on CUDA: which wait, which launch nothing."""
+"""What is known of ATen's operators on CUDA: which wait, launch nothing, and what they make of unknown numbers."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from tests.pretended_gpu.tensors import mapped
 
 # Their result's size or value depends on numbers, which the host must read.
 _WAITING = frozenset(
@@ -26,6 +28,10 @@ _WITHOUT_NUMBERS = frozenset(
         *("mm", "addmm", "bmm", "copy_"),
     ]
 )
+
+
+# Results of at most so many numbers are ones, so that the host gets something to read.
+_MOST_KNOWN = 65_536
 
 
 @dataclass(frozen=True)
@@ -85,3 +91,22 @@ def is_number(operator: Operator, tensor: Tensor) -> bool:
 def _histc(aten: Any, values: Tensor, *args: Any, **named: Any) -> Tensor:
     """Of integers, too, which a CPU does not count."""
     return aten(values.float(), *args, **named).to(values.dtype)
+
+
+def run_unknown(operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What an operator makes of tensors of which some have no numbers: shapes, and ones where the result is small."""
+    if operator.in_place and not args[0].is_meta:
+        return operator.run(*mapped(args, _known), **mapped(kwargs, _known))
+    made = operator.run(*mapped(args, _without_numbers), **mapped(kwargs, _without_numbers))
+    if operator.is_view or operator.in_place:
+        return made
+    return mapped(made, lambda tensor: _known(tensor) if tensor.numel() <= _MOST_KNOWN else tensor)
+
+
+def _known(tensor: Tensor) -> Tensor:
+    return torch.ones(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
+
+
+def _without_numbers(tensor: Tensor) -> Tensor:
+    # Numbers, which have no dimension, stay: operators read them.
+    return tensor.to("meta") if tensor.dim() else tensor

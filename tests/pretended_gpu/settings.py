@@ -1,11 +1,13 @@
 """Ways of decoding and of scoring that differ in what a device is asked to do, on tiny random models."""
 
+import re
 import zlib
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.decode import decode_canvases
@@ -13,9 +15,11 @@ from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.compiled import CACHE
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from tests.conftest import data, random_llama
+from tests.pretended_gpu.device import GPU, PretendedGpu
 
 VOCABULARY, MASK, PAD, EOS, END_OF_THINKING = 50, 49, 48, 47, 9
 BLOCKS = AttentionPattern(4)
@@ -58,6 +62,22 @@ def model_of(setting: Setting) -> Any:
     """Two layers, float32, seeded; logits spread enough that decoding depends on the context."""
     sizes = {"num_key_value_heads": 2, "max_position_embeddings": 512}
     return random_llama(VOCABULARY, eos_token_id=EOS, **sizes, **setting.config)
+
+
+def over_two(gpu: PretendedGpu, model: Any) -> Any:
+    """The model with its second layer and its head on the second GPU, as `device_map="auto"` leaves it."""
+
+    def device_of(path: str) -> torch.device:
+        return torch.device("cuda", 1) if re.match(r"model\.layers\.1|model\.norm|lm_head", path) else GPU
+
+    gpu.move(model, device_of=device_of)
+    parts = ["model.embed_tokens", "model.rotary_emb", "model.layers.0", "model.layers.1", "model.norm", "lm_head"]
+    for path in parts:
+        hook = AlignDevicesHook(execution_device=device_of(path), skip_keys=CACHE)
+        add_hook_to_module(model.get_submodule(path), hook)
+    outermost = AlignDevicesHook(execution_device=GPU, io_same_device=True, skip_keys=CACHE)
+    add_hook_to_module(model, outermost)
+    return model
 
 
 def denoiser_of(model: Any, setting: Setting, *, cuda_graphs: bool = False) -> Denoiser:

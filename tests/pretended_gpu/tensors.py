@@ -1,13 +1,43 @@
-"""Tensors that say they are on a GPU."""
+"""Tensors that say they are on a GPU, their bytes there, and copies to them that nobody waits for."""
 
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tests.pretended_gpu.memory import Memory
-from tests.pretended_gpu.report import PretendedGpuError
+from tests.pretended_gpu.report import PretendedGpuError, Report
+
+_ROUNDED_TO = 512  # bytes, as the allocator of CUDA does
+
+
+class Memory:
+    """The live storages, each with the number of tensors that share it."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.owners: Counter[int] = Counter()
+
+    def born(self, tensor: "GpuTensor") -> None:
+        """A tensor was made, perhaps on the storage of others."""
+        number = storage_of(tensor.numbers)
+        if not self.is_live(tensor.numbers):
+            self.report.allocated(_rounded(tensor.numbers))
+        self.owners[number] += 1
+
+    def died(self, values: Tensor) -> None:
+        """A tensor is gone; with the last one its storage is."""
+        number = storage_of(values)
+        self.owners[number] -= 1
+        if not self.owners[number]:
+            del self.owners[number]
+            self.report.allocated(-_rounded(values))
+
+    def is_live(self, values: Tensor) -> bool:
+        """Whether a tensor still holds this storage."""
+        return storage_of(values) in self.owners
 
 
 class GpuTensor(Tensor):
@@ -57,6 +87,10 @@ class GpuTensor(Tensor):
     ) -> Any:
         """Only reached where no pretended GPU is in use: that one sees every operator first."""
         raise PretendedGpuError(f"{operator} on a tensor of a pretended GPU, outside its `with` block")
+
+
+def _rounded(values: Tensor) -> int:
+    return -(-values.untyped_storage().nbytes() // _ROUNDED_TO) * _ROUNDED_TO
 
 
 # Most arguments of operators are of these types, which hold no tensor.
@@ -114,3 +148,32 @@ def with_number(device: Any) -> torch.device:
     """`cuda` is `cuda:0`; the guard in use would not know the number."""
     device = torch.device(device)
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+class Transfers:
+    """The copies of one stream that may still run: pinned memory, and its numbers when they began."""
+
+    def __init__(self) -> None:
+        self.pinned: set[int] = set()
+        self.under_way: list[tuple[Tensor, Tensor]] = []
+
+    def pin(self, values: Tensor) -> None:
+        """From now on its memory is pinned, as long as the tensor lives."""
+        number = storage_of(values)
+        self.pinned.add(number)
+        weakref.finalize(values, self.pinned.discard, number)
+
+    def is_pinned(self, values: Tensor) -> bool:
+        """Whether this is pinned memory."""
+        return storage_of(values) in self.pinned
+
+    def begin(self, source: Tensor) -> None:
+        """A copy from pinned memory begins."""
+        self.under_way.append((source, source.clone()))
+
+    def finish(self) -> None:
+        """All copies are done. Raises PretendedGpuError where pinned memory changed meanwhile."""
+        while self.under_way:
+            source, begun = self.under_way.pop()
+            if not torch.equal(bytes_of(source), bytes_of(begun)):
+                raise PretendedGpuError("pinned memory was overwritten before its copy to the device was done")
