@@ -147,12 +147,13 @@ def headline(study: Study) -> str:
     n = len(over.changes)
     significant = "significant" if verdict in ("better", "worse") else "not significant"
     return (
-        f"We fine-tuned {n} small models twice: with answers padded by EOS tokens, as LLaDA does, and by masks.\n\n"
-        f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower with "
-        f"200 masks than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} of them does.\n"
-        f"- With 200 masks, EOS padding scores a median of {abs(over.median.mean):.1f} points "
-        f"{'below' if over.median.mean < 0 else 'above'} mask padding (95%: {_ends(over)}). After correction for "
-        f"two comparisons, this is {significant} ({chance(over.p)}): *{verdict}*."
+        f"We fine-tuned {n} small models twice: with answers padded by EOS tokens, as LLaDA does, and by masks. "
+        "With 200 masks:\n\n"
+        f"- {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower after EOS "
+        f"padding than before. After mask padding, {masks.n_collapsed or 'none'} does.\n"
+        f"- EOS padding scores a median of {abs(over.median.mean):.1f} points "
+        f"{'below' if over.median.mean < 0 else 'above'} mask padding (95%: {_ends(over)}; {chance(over.p)}). After "
+        f"correction for two comparisons, this is {significant}: *{verdict}*."
     )
 
 
@@ -350,8 +351,8 @@ def _drawn(found: Study, columns: int) -> Figure:
         axes.set_ylim(-3, 103)
         axes.grid(visible=False, axis="x")
         n_collapsed = sum(loss > COLLAPSE for loss in losses)
-        if arm != "base":
-            axes.set_xlabel(f"{n_collapsed} of {len(losses)} collapse", color=COLOURS[1] if n_collapsed else COLOURS[6])
+        words = "the reference" if arm == "base" else f"{n_collapsed} of {len(losses)} collapse"
+        axes.set_xlabel(words, color=COLOURS[1] if n_collapsed else COLOURS[6])
     for axes in panels[len(PRIMARY) :]:
         axes.set_axis_off()
     return figure

@@ -32,8 +32,8 @@ def write_samples(paths: Sequence[Path], output: Path) -> int:
     runs = [_questions_of(file) for file in files]
     shared = [key for key in runs[0] if all(key in run for run in runs)]
     if not shared:
-        where = " and ".join(repr(str(path)) for path in paths)
-        raise UnusableFile(f"no questions are logged beside {where}; run lm_eval with --log_samples")
+        where = " and ".join(repr(str(file.place)) for file in files)
+        raise UnusableFile(f"no questions are logged beside {where}; run its command with --log_samples")
     tasks = [name for name in files[0].tasks if all(name in file.tasks for file in files)]
     names = labels(files, [[file.tasks[name] for file in files] for name in tasks])
     asked = {task for task, _, _ in shared}

@@ -169,11 +169,12 @@ def _draw_masks(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[str, str]) -> None:
-    """Draws one panel. Points and legend are numbered by score, the best first.
+    """Draws one panel. Points and legend are numbered from left to right.
 
     If there are more than `_MOST_NUMBERED` points, only those on or near a frontier get a number.
     """
-    rows = _with_marks(rows.sort_values("score", ascending=False, kind="stable"), cost, colours)
+    is_speed = SPEEDS.get(cost, True)
+    rows = _with_marks(rows.sort_values(cost, ascending=is_speed, kind="stable"), cost, colours)
     for (_, is_exact), own in rows.groupby(["frontier", "is_exact"]):
         line = own[own["mark"].isin(["on", "hollow"])].sort_values(cost)
         style = "-" if is_exact else "--"
@@ -191,7 +192,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
             handles.append(Line2D([], [], label=fill(f"{n}  {row['label']}", _LABEL), **look))
     if rows[cost].max() > _LOG_FROM * rows[cost].min():
         log_axis(axes)
-    if not SPEEDS.get(cost, True):
+    if not is_speed:
         axes.invert_xaxis()
     _number(axes, places)
     found = {*rows["marker"]}, {*rows["mark"].replace("near", "hollow")}

@@ -35,6 +35,9 @@ addEventListener("DOMContentLoaded", async () => {
 
   const visible = (text) => text.replace(HIDDEN, (one) => `⟨U+${one.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 
+  // Line breaks are shown; several in a row take one line.
+  const withBreaks = (text) => text.replace(/\n+/g, (breaks) => `${"↵".repeat(breaks.length)}\n`);
+
   function textOf(text, kind = "text") {
     const made = make("div", visible(text), kind);
     made.dir = "auto";
@@ -301,7 +304,7 @@ addEventListener("DOMContentLoaded", async () => {
 
     function tokenOf(cell, n, { step, back, changed }) {
       const isMask = cell.id === mask;
-      const text = isMask ? "▒ " : visible(spelled[cell.id] ?? `⟨${cell.id}⟩`).replace(/\n/g, "↵\n") || "⟨⟩";
+      const text = isMask ? "▒ " : withBreaks(visible(spelled[cell.id] ?? `⟨${cell.id}⟩`)) || "⟨⟩";
       const made = make("span", text, "token");
       made.dataset.n = n;
       if (isMask) made.classList.add("mask");
@@ -336,7 +339,7 @@ addEventListener("DOMContentLoaded", async () => {
       const ending = { ended_by_eos: "◼ end of text", ended_by_stop: "◼ stop string" }[trace.ending];
       const end = parts.findIndex((_, n) => n >= cut);
       if (end >= 0) parts.splice(end, 0, make("span", ending ?? "◼ end of the answer", "ending"));
-      parts.unshift(make("span", `… ${visible(before).replace(/\n/g, "↵\n")}`, "quiet"));
+      parts.unshift(make("span", `… ${withBreaks(visible(before))}`, "quiet"));
       place.replaceChildren(...parts);
     }
 
