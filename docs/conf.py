@@ -68,6 +68,8 @@ def _as_markdown(cell: dict[str, Any]) -> Iterator[str]:
         shown = output.get("data", {"text/plain": output.get("text", [])})
         if image := shown.get("image/png"):
             yield f"![Figure of the cell above](data:image/png;base64,{''.join(''.join(image).split())})"
+        elif table := shown.get("text/markdown"):
+            yield "".join(table)
         else:
             yield f"```text\n{''.join(shown['text/plain']).replace(chr(13), '')}\n```"
 
