@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from mdlm_lm_eval.decoding.canvas import Completion, build_infill_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import SLOT_MARKER, encode_infill

@@ -68,8 +68,8 @@ def only_replies() -> TextIO:
 
 def name_as_today() -> None:
     """Gives another version's modules the names that benchmarks import."""
-    if find_spec("mdlm_lm_eval.decoding.decode") is None:  # `decode_canvases` was the engine's until 0.4
-        sys.modules["mdlm_lm_eval.decoding.decode"] = import_module("mdlm_lm_eval.decoding.engine")
+    if find_spec("mdlm_lm_eval.decoding.engine") is None:  # `decode_canvases` was the engine's until 0.4
+        sys.modules["mdlm_lm_eval.decoding.engine"] = import_module("mdlm_lm_eval.decoding.engine")
 
 
 def plain_denoiser(model: Any, shape: Any) -> Any:
@@ -93,7 +93,7 @@ def serve(arguments: argparse.Namespace) -> None:
     name_as_today()
     from gpu import SHAPES, Seen, canvases_for, counted, decodings, prompts_of, random_model
 
-    from mdlm_lm_eval.decoding.decode import decode_canvases
+    from mdlm_lm_eval.decoding.engine import decode_canvases
     from mdlm_lm_eval.options import DecodingOptions
 
     on_gpu = arguments.device.startswith("cuda")

@@ -38,7 +38,7 @@ from torch.autograd import DeviceType
 from transformers import DynamicCache, Glm4MoeConfig, Glm4MoeForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest

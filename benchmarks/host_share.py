@@ -39,7 +39,7 @@ def serve() -> None:
     from gpu import MANY, SHAPES, Seen, canvases_for, counted, decodings, prompts_of
     from host_time import AtOnce
 
-    from mdlm_lm_eval.decoding.decode import decode_canvases
+    from mdlm_lm_eval.decoding.engine import decode_canvases
     from mdlm_lm_eval.model.text import Ending
     from mdlm_lm_eval.options import DecodingOptions
 

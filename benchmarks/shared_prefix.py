@@ -28,7 +28,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases, with_prefixes
+from mdlm_lm_eval.decoding.engine import decode_canvases, with_prefixes
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score, with_shared_contexts

@@ -25,8 +25,7 @@ from torch import Tensor
 from mdlm_lm_eval.check import authors
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
 from mdlm_lm_eval.decoding.canvas import Canvas, DecodingCall
-from mdlm_lm_eval.decoding.decode import decode_canvases
-from mdlm_lm_eval.decoding.engine import Engine
+from mdlm_lm_eval.decoding.engine import Engine, decode_canvases
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.decoding.windows import next_window

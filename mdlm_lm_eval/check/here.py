@@ -14,7 +14,7 @@ from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.arguments import config_of, settings_of, tokenizer_of
 from mdlm_lm_eval.declared import as_record
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model import devices

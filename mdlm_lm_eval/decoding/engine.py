@@ -18,26 +18,110 @@ The columns that a pass runs:
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from mdlm_lm_eval.decoding.batch import Batch
-from mdlm_lm_eval.decoding.canvas import Completion, DecodingCall, FirstToken
-from mdlm_lm_eval.decoding.lanes import Lanes
-from mdlm_lm_eval.decoding.passes import Outcome, Passes
-from mdlm_lm_eval.decoding.readers import FirstSlot, Hindsight, History, NextToken, Reader, SamplerState
-from mdlm_lm_eval.decoding.rows import MOST_IDLE, Row, Stage
-from mdlm_lm_eval.decoding.thinking import RaisedEndOfThinking, end_thinking
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall, FirstToken
+from mdlm_lm_eval.decoding.passes import Hindsight, Outcome, Passes, Reader, SamplerState
+from mdlm_lm_eval.decoding.readers import FirstSlot, History, NextToken, RaisedEndOfThinking, end_thinking
+from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
+from mdlm_lm_eval.decoding.rows import MOST_IDLE, Lanes, Row, Stage
 from mdlm_lm_eval.decoding.trace import Event
-from mdlm_lm_eval.decoding.way import Way
+from mdlm_lm_eval.decoding.way import Way, way_of
 from mdlm_lm_eval.decoding.windows import Window, next_window, wide_window
-from mdlm_lm_eval.model.devices import bucket
-from mdlm_lm_eval.model.prefix_store import sort_key_of
-from mdlm_lm_eval.options import shown
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.devices import bucket, to_device, up_to_positions
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes, sort_key_of
+from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 
 # On a GPU, stop strings are looked for after every fourth step of a row, as this takes most of the host's time.
 _STEPS_BETWEEN_LOOKS = 4
+
+
+def decode_canvases(
+    denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions, **how: Any
+) -> list[Completion]:
+    """Returns the completion of each canvas, with errors of `completions_of`; `how` are fields of `DecodingCall`."""
+    found = dict(completions_of(DecodingCall(denoiser, canvases, way_of(options, denoiser.attention), **how)))
+    return [found[index] for index in range(len(canvases))]
+
+
+def completions_of(call: DecodingCall) -> Iterator[tuple[int, Completion]]:
+    """Decodes canvases: the tokens of each one's first `n_returned` slots, up to and including an EOS or end of turn.
+
+    Gives the number of each canvas with its completion, as rows are done; when one is done, another canvas takes its
+    place. Nothing in a row depends on the others. `check_decoding` must accept the options. The mask token is never
+    emitted.
+
+    Raises NonFiniteLogitsError if a row's logits are NaN or infinite, and NoProgressError if passes change nothing any
+    more.
+    """
+    denoiser, options = call.denoiser, call.options
+    if (row_decoder := row_decoder_for(denoiser, options)) is not None:
+        yield from row_decoder.decode(call)
+        return
+    _check_model(denoiser, call.way, call.end_think_ids)
+    frequencies = call.token_frequencies
+    if frequencies is None and options.token_frequencies is not None:
+        (frequencies,) = load_file(options.token_frequencies).values()
+    if frequencies is not None:
+        call = replace(call, token_frequencies=to_device(frequencies, denoiser.device))
+    together: dict[object, list[int]] = {}  # the numbers of canvases that share lanes
+    for index, canvas in enumerate(call.canvases):
+        shape = (up_to_positions(len(canvas.token_ids)), canvas.block_lengths) if options.batch_invariant else None
+        together.setdefault(shape, []).append(index)
+    for indices in together.values():
+        try:
+            for index, completion in Engine(replace(call, canvases=[call.canvases[n] for n in indices])).completions():
+                yield indices[index], completion
+        except NonFiniteLogitsError as error:
+            raise NonFiniteLogitsError(indices[error.index]) from error
+
+
+def with_prefixes(
+    denoiser: Denoiser, canvases: Sequence[Canvas], way: Way, *, least: float = LEAST_SAVED
+) -> tuple[list[Canvas], list[int], PrefixStore]:
+    """The canvases with the prefixes that they share and that save `least` tokens, an order of them, and their store.
+
+    In this order, canvases with a common prefix follow each other, the longest first, so that memory runs out early if
+    at all. The last block, or token, before the first one with a slot is never shared: a row runs it itself, so that it
+    takes the same passes with and without a prefix, and can predict the next token.
+    """
+    attention, step, found = way.attention, way.attention.shared_step, list(canvases)
+    store = PrefixStore(denoiser, attention, is_guided=way.options.cfg_scale > 0.0)
+    if step is not None and way.cache.remembers:
+        starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
+        rows = [canvas.token_ids[: max(0, start - step)] for canvas, start in zip(canvases, starts, strict=True)]
+        prefixes = shared_prefixes(rows, step, store, least=least)
+        found = [replace(canvas, prefix=prefix) for canvas, prefix in zip(canvases, prefixes, strict=True)]
+    order = sorted(range(len(found)), key=lambda n: sort_key_of(found[n].prefix, len(found[n].token_ids)))
+    return found, order, store
+
+
+def _check_model(denoiser: Denoiser, way: Way, end_think_ids: Sequence[int]) -> None:
+    """Raises OptionError for a cache, a sampler or an end of thinking that the model does not serve."""
+    needs, attention, options = way.needs, way.attention, way.options
+    most = len(end_think_ids) if options.max_thinking_tokens is None else 1
+    if (options.end_think_boost or options.max_thinking_tokens is not None) and not 1 <= len(end_think_ids) <= most:
+        raise OptionError(f"end_think={options.end_think} must be one token, not {len(end_think_ids)}")
+    if way.cache.remembers and not denoiser.model.can_generate():
+        raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
+    if not denoiser.shift:
+        return
+    if needs.hindsight:
+        raise OptionError(f"sampler={way.name} does not work with a model whose logits are shifted")
+    runs_blocks = options.is_approximate or (attention.is_block_causal and attention.blocks_from == "row_start")
+    if needs.proposals_for_filled and runs_blocks:
+        raise OptionError(
+            f"{way.sampler.asked_by or 'sampler'} does not work with a model whose logits are shifted and a cache that "
+            "is renewed at each block, or blocks from a row's start: a pass over a block does not predict its first "
+            "token, which could not be edited"
+        )
 
 
 class NoProgressError(RuntimeError):
@@ -66,13 +150,13 @@ class Engine:
         n = min(call.n_lanes, bucket(len(canvases), batch.device))
         self.lanes = Lanes(batch, n, {name: each for reader in readers for name, each in reader.fresh.items()})
         self.ahead: Lanes | None = None
-        if batch.way.cache.stores_blocks and not batch.structure.predicts_next:
+        if batch.way.cache.stores_blocks and not batch.predicts_next:
             self.ahead = Lanes(batch, max(1, n // 2) if batch.on_gpu else n // 2 + 1, {})
         order: Sequence[int] = range(len(canvases))
         if batch.way.cache.stores_blocks:
             # Canvases with the same prefix follow each other, those with the most masks first.
             order = sorted(order, key=lambda n: sort_key_of(canvases[n].prefix, len(canvases[n].slots)))
-        self.waiting = (Row(n, canvases[n], batch.layouts[n], batch.structure) for n in order)
+        self.waiting = (Row(n, batch) for n in order)
         self.window: Window | None = None
 
     def completions(self) -> Iterator[tuple[int, Completion]]:
@@ -145,7 +229,7 @@ class Engine:
         if outcome is not None:
             has_changed = (outcome.after != outcome.before).any(1).tolist()
             masks_left = (window.own & (outcome.after == mask)).any(1).tolist()
-            if self.batch.structure.runs_later:  # the first block that held masks before the pass
+            if self.batch.runs_later:  # the first block that held masks before the pass
                 had_masks = window.own & (outcome.before == mask)
                 first_open = np.where(had_masks, window.blocks, self.batch.n_columns).min(1).tolist()
             self._write(window, outcome)
@@ -194,8 +278,8 @@ class Engine:
 
     def _is_done(self, row: Row, *, has_closed: bool, takes_step: bool) -> bool:
         """Whether a row is complete: its blocks are over, one that ended holds an end, or its answer is decided."""
-        is_decided = row.decide(self.batch.end_ids, self.batch.mask_token_id)
-        if row.is_over or (has_closed and self.batch.structure.stops_at_end and row.closed_with(self.batch.end_ids)):
+        is_decided = row.decide()
+        if row.is_over or (has_closed and self.batch.stops_at_end and row.has_closed_an_end()):
             return True
         if not self.call.way.exits_early:
             return False
@@ -228,7 +312,7 @@ class Engine:
 def _readers(batch: Batch) -> list[Reader]:
     """The readers of each pass, in the order in which they see its logits."""
     readers: list[Reader] = [SamplerState(batch)]
-    if batch.structure.predicts_next and not batch.structure.fills_next:
+    if batch.predicts_next and not batch.fills_next:
         readers.append(NextToken())
     if batch.call.label_ids:
         readers.append(FirstSlot(batch))

@@ -17,7 +17,7 @@ from mdlm_lm_eval.decoding.canvas import (
     seed_of,
 )
 from mdlm_lm_eval.decoding.checks import check_decoding
-from mdlm_lm_eval.decoding.decode import completions_of, with_prefixes
+from mdlm_lm_eval.decoding.engine import completions_of, with_prefixes
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.decoding.way import Way, way_of
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError

@@ -5,6 +5,7 @@ the host waits for. There the sampler chooses. No stage depends on which sampler
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,14 +13,52 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
-from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, uniform_numbers
-from mdlm_lm_eval.decoding.lanes import Numbers
-from mdlm_lm_eval.decoding.readers import Asked, Hindsight, Reader
-from mdlm_lm_eval.decoding.sampler import Step, View, WholeAnswer
-from mdlm_lm_eval.decoding.windows import Window, as_tensor
+from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, exclude, slices_of, uniform_numbers
+from mdlm_lm_eval.decoding.rows import Numbers
+from mdlm_lm_eval.decoding.sampler import Choice, Step, View, WholeAnswer
+from mdlm_lm_eval.decoding.windows import Asked, Window, as_tensor
 from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import positions_of, to_device
 from mdlm_lm_eval.registry import UNMASKING
+
+
+class Reader:
+    """Sees the logits of each pass before tokens are proposed, and then the choice; it needs only some methods.
+
+    fresh: tensors [1, ...] that it keeps in `Lanes.state`, as they are before a row's first pass.
+    """
+
+    fresh: Mapping[str, Tensor] = MappingProxyType({})
+
+    def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
+        """Reads, or changes, the logits [N, V]. What it returns is sent to the host with the proposals, by name."""
+        return {}
+
+    def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
+        """Fields of the sampler's `View`, from the numbers that were sent."""
+        return {}
+
+    def after(self, found: Mapping[str, Numbers], asked: Asked, choice: Choice) -> None:
+        """Learns what the sampler chose."""
+
+
+class SamplerState(Reader):
+    """The sampler's own tensors, on the host."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.fresh = batch.way.sampler.state(1, batch.n_columns, torch.device("cpu"))
+
+    def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
+        """`View.state`."""
+        lanes, state = torch.from_numpy(asked.window.lanes[:, 0]), asked.window.of.state
+        return {"state": {name: state[name][lanes] for name in self.fresh}}
+
+    def after(self, found: Mapping[str, Numbers], asked: Asked, choice: Choice) -> None:
+        """Keeps the tensors of the pass's rows."""
+        taken = [n for n, row in enumerate(asked.window.rows) if row is not None]
+        lanes = torch.from_numpy(asked.window.lanes[taken, 0])
+        for name, each in choice.state.items():
+            asked.window.of.state[name][lanes] = each[taken]
 
 
 class Outcome(NamedTuple):
@@ -82,7 +121,7 @@ class Passes:
         if not self.reads_places:
             return WhereMasked()
         window, device, columns = asked.window, self.batch.device, asked.window.columns.ravel()[asked.indices]
-        if self.batch.structure.predicts_next:  # the token after a block is drawn with the number of the slot before it
+        if self.batch.predicts_next:  # the token after a block is drawn with the number of the slot before it
             columns = np.where(asked.offset == 0, window.limits[asked.pass_row, 0] - 1, columns)
         slots, order = (window.of.columns[name][asked.lane, columns] for name in ("slot", "order"))
         uniform: Tensor | None = None
@@ -132,7 +171,7 @@ class Passes:
             priority=torch.from_numpy(asked.onto_window(found["priority"])),
             fill=fill,
             back=back,
-            strict=self.batch.structure.is_strict,
+            strict=self.batch.is_strict,
             **fields,
         )
 
@@ -140,7 +179,7 @@ class Passes:
 def _logits(batch: Batch, asked: Asked) -> Tensor:
     """The model's logits [N, V] at the places of a pass."""
     window, n = asked.window, len(asked.indices)
-    of_run = slice(int(batch.structure.predicts_next), None)  # the columns that the model runs
+    of_run = slice(int(batch.predicts_next), None)  # the columns that the model runs
     ids, outputs = as_tensor(asked.tokens[:, of_run], batch.device), window.outputs.ravel()[asked.indices]
     if n:
         outputs = np.pad(outputs, (0, positions_of(n, batch.device) - n), mode="edge")
@@ -148,7 +187,7 @@ def _logits(batch: Batch, asked: Asked) -> Tensor:
     if batch.is_guided:
         in_prompt = window.of.columns["in_prompt"][window.lanes, window.columns[:, of_run]]
         prompt = as_tensor(in_prompt, batch.device)
-    if batch.structure.is_whole:
+    if batch.is_whole:
         logits = batch.denoiser.logits(
             ids,
             None if window.sees is None else window.sees[:, 0],
@@ -170,6 +209,66 @@ def _logits(batch: Batch, asked: Asked) -> Tensor:
             prompt_mask=prompt,
         )
     return logits[:n]
+
+
+class Hindsight(Reader):
+    """`View.hindsight`: how likely a filled token would be if its own position were masked.
+
+    The model is asked with a shadow of the block after each canvas. A mask in the shadow has the position of its
+    column. It sees all other columns of the canvas, and the shadow; the canvas sees the canvas alone, so that one pass
+    gives both (arXiv 2507.18578).
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def logits(self, asked: Asked) -> Tensor:
+        """Logits [N, V] at the places of the canvases; those of the shadow are kept as probabilities."""
+        window, batch, denoiser = asked.window, self.batch, self.batch.denoiser
+        self._shadow = self._shadow_of(window)
+        (n_rows, width), length = asked.tokens.shape, batch.most_slots
+        of_canvas = asked.indices + asked.pass_row * length
+        of_shadow = np.arange(n_rows)[:, None] * (width + length) + width + np.arange(length)
+        columns, tokens, is_there = (as_tensor(each, batch.device) for each in self._shadow)
+        lengths = np.array([0 if row is None else len(row.canvas.token_ids) for row in window.rows])[:, None]
+        real, there = as_tensor(window.columns < lengths, batch.device)[:, None], is_there[:, None]
+        itself = window.run_columns[:, None] == columns[..., None]  # [P, B, W]
+        canvas_sees = torch.cat([real, torch.zeros_like(there)], 2).expand(-1, width, -1)  # [P, W, W + B]
+        shadow_sees = torch.cat([real & ~itself, there.expand(-1, length, -1)], 2)  # [P, B, W + B]
+        logits = denoiser.window_logits(
+            torch.cat([as_tensor(asked.tokens, batch.device), torch.full_like(columns, denoiser.mask_token_id)], 1),
+            torch.cat([window.run_columns, columns], 1),
+            torch.cat([canvas_sees, shadow_sees], 1),
+            as_tensor(np.concatenate([of_canvas, of_shadow.ravel()]), batch.device),
+        )
+        of_places, of_shadows = logits[: len(asked.indices)], logits[len(asked.indices) :]
+        exclude(of_shadows, batch.call.banned_ids)
+        ids = tokens.flatten()[:, None]
+        parts = slices_of(len(of_shadows), of_shadows)
+        of_tokens = [of_shadows[part].float().softmax(-1).gather(1, ids[part]) for part in parts]
+        self._probabilities = torch.cat(of_tokens).squeeze(1)
+        return of_places
+
+    def _shadow_of(self, window: Window) -> tuple[Numbers, Numbers, Numbers]:
+        """Columns and tokens [P, B] of the slots of each row's block, which has at most B, and which are there."""
+        columns, slots = window.of.columns, window.before + np.arange(self.batch.most_slots)
+        places = (columns["slot"][window.lanes[:, 0]][:, None] == slots[..., None]).argmax(2)
+        is_there = columns["block"][window.lanes, places] == window.numbers
+        places = np.where(is_there, places, self.batch.n_columns - 1)
+        return places, columns["token"][window.lanes, places], is_there
+
+    def read(self, logits: Tensor, asked: Asked) -> dict[str, Tensor]:
+        """The shadow's probabilities."""
+        return {"hindsight": self._probabilities}
+
+    def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
+        """The probabilities of tokens that are no masks, and 0 elsewhere."""
+        columns, tokens, is_there = self._shadow
+        probabilities = found["hindsight"].reshape(columns.shape)
+        on_canvas = np.zeros((len(columns), self.batch.n_columns), probabilities.dtype)
+        wanted = (tokens != self.batch.mask_token_id) & is_there
+        np.put_along_axis(on_canvas, columns, probabilities * wanted, 1)
+        return {"hindsight": torch.from_numpy(np.take_along_axis(on_canvas, asked.window.columns, 1))}
 
 
 def _on_host(values: Mapping[str, Tensor]) -> dict[str, Numbers]:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.batch import Batch
-from mdlm_lm_eval.decoding.lanes import Lanes, Numbers
-from mdlm_lm_eval.decoding.rows import NO_BLOCK, Extent, Row
+from mdlm_lm_eval.decoding.rows import NO_BLOCK, Extent, Lanes, Numbers, Row
 from mdlm_lm_eval.model.devices import bucket, iota, to_device, up_to_keys, up_to_positions
 
 # Padding sees one column, as attention of rows that see nothing would be NaN.
@@ -47,11 +46,11 @@ class Window:
         n_run, n_seen = _shape(batch, first, end, self.limits, is_wide=is_wide)
         run = first + np.arange(n_run)
         self.columns = run = np.where(run < end, run, last)
-        shift = 0 if batch.structure.is_whole else int(batch.structure.shift)  # of whole canvases, the denoiser shifts
+        shift = 0 if batch.is_whole else int(batch.shift)  # of whole canvases, the denoiser shifts
         outputs = (np.arange(n_run) - shift).clip(0)[None].repeat(len(rows), 0)
         self.is_next = np.zeros(len(rows), bool)
-        if batch.structure.predicts_next:
-            self.is_next = (after[:, 0] >= 0) if batch.structure.fills_next else stores[:, 0] > 0
+        if batch.predicts_next:
+            self.is_next = (after[:, 0] >= 0) if batch.fills_next else stores[:, 0] > 0
             self.columns = np.concatenate([np.where(after >= 0, after, last), run], 1)
             outputs = np.concatenate([(end - first - 1).clip(0), outputs], 1)
         self.outputs = outputs + np.arange(len(rows))[:, None] * n_run
@@ -62,7 +61,7 @@ class Window:
             self.own = (self.blocks >= 0) & (self.blocks <= self.numbers)
         if batch.way.needs.later_blocks:
             self.own = (self.blocks >= self.numbers) & (self.numbers >= 0)
-        if batch.structure.fills_next:
+        if batch.fills_next:
             self.own[:, 0] = self.is_next
         self.run_columns = as_tensor(run, batch.device)
         self.sees = _sees(batch, self.run_columns, self.limits, self.starts, prompt, n_seen, is_wide=is_wide)
@@ -93,7 +92,7 @@ def wide_window(batch: Batch, lanes: Lanes, rows: Sequence[Row]) -> Window:
 
 def _shape(batch: Batch, first: Numbers, end: Numbers, limit: Numbers, *, is_wide: bool) -> tuple[int, int]:
     """How many columns each row runs, and how many it sees; on a GPU few different numbers."""
-    runs_block = batch.structure.runs_blocks and not is_wide
+    runs_block = batch.runs_blocks and not is_wide
     if batch.options.batch_invariant:  # the same shape in all passes
         n_seen = batch.n_columns - 1
         return (batch.widest_block if runs_block else n_seen), n_seen
@@ -118,7 +117,7 @@ def _sees(
     The columns of a block alone see the same ones, those below a limit.
     """
     attention, device = batch.way.attention, batch.device
-    sees_by_block = attention.is_block_causal and (is_wide or not batch.structure.runs_blocks)
+    sees_by_block = attention.is_block_causal and (is_wide or not batch.runs_blocks)
     is_ragged = bool((limits != n_seen).any()) or attention.causal_context or batch.options.batch_invariant
     if not (is_ragged or sees_by_block or (attention.is_block_causal and batch.on_gpu)):
         return None
@@ -136,3 +135,42 @@ def _sees(
 def as_tensor(values: Numbers, device: torch.device) -> Tensor:
     """Numbers on a device; nothing waits for the copy."""
     return to_device(torch.from_numpy(np.ascontiguousarray(values)), device)
+
+
+class Asked:
+    """The N places of a window at which a pass asks the model.
+
+    tokens: [P, C], those of the window before the pass.
+    masks, filled: [P, C] bool, the masks that it may fill, and the filled tokens among its places.
+    indices: [N], the places' numbers in the flattened window.
+    pass_row, offset: [N], the number of each one's row in the pass, and its number in this row.
+    lane, slot: [N], the lane that each is in, and its number among the slots of its row.
+    """
+
+    def __init__(self, batch: Batch, window: Window) -> None:
+        self.window, needs, options = window, batch.way.needs, batch.options
+        self.tokens = window.of.tokens[window.lanes, window.columns]
+        is_mask = self.tokens == batch.mask_token_id
+        self.masks, self.filled = window.own & is_mask, window.own & ~is_mask
+        if (small := options.small_block_length) is not None:  # those of the first small block that holds masks
+            part = np.where(self.masks, (window.columns - window.starts) // small, batch.n_columns)
+            self.masks &= part == part.min(1, keepdims=True)
+        elif window.is_wide and batch.shift:  # no later window holds the logits of the first mask
+            self.masks &= self.masks.cumsum(1) == 1
+        wanted = self.masks | self.filled if needs.proposals_for_filled else self.masks.copy()
+        if window.is_next.any():
+            self.filled[:, 0] = False
+            wanted[:, 0] |= window.is_next
+        if needs.history:  # the next block's first pass is compared with this one
+            wanted |= (window.blocks == window.numbers + 1) & (window.numbers >= 0)
+        if options.max_thinking_tokens is not None:  # its end stays where it is written
+            self.filled &= self.tokens != batch.call.end_think_ids[0]
+        self.indices = np.flatnonzero(wanted)
+        self.pass_row, self.offset = np.divmod(self.indices, self.tokens.shape[1])
+        self.lane, self.slot = window.lanes[self.pass_row, 0], window.slots.ravel()[self.indices]
+
+    def onto_window(self, values: Numbers) -> Numbers:
+        """Values [N] at the places of the window [P, C], and zeros elsewhere."""
+        found = np.zeros(self.tokens.size, values.dtype)
+        found[self.indices] = values
+        return found.reshape(self.tokens.shape)

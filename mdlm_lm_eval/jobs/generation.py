@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.batch import columns_of
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall
-from mdlm_lm_eval.decoding.decode import completions_of, with_prefixes
+from mdlm_lm_eval.decoding.engine import completions_of, with_prefixes
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.way import Way
 from mdlm_lm_eval.jobs.labels import Labels, LabelTokens

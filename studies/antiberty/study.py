@@ -184,7 +184,7 @@ def placed(denoiser: Any, tokenizer: Any, place: str, n: int) -> dict[str, list[
     """Scores of the single questions with `n` masks before [SEP], or with masks and no [SEP]."""
     from mdlm_lm_eval import DecodingOptions
     from mdlm_lm_eval.decoding.canvas import build_infill_canvas
-    from mdlm_lm_eval.decoding.decode import decode_canvases
+    from mdlm_lm_eval.decoding.engine import decode_canvases
     from mdlm_lm_eval.decoding.way import way_of
 
     options = DecodingOptions(steps=1)

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.decoding.way import way_of

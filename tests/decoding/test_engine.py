@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mdlm_lm_eval.decoding.candidates import uniform_numbers
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION

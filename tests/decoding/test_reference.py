@@ -12,7 +12,7 @@ import pytest
 from mdlm_lm_eval.decoding import reference
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
 from mdlm_lm_eval.decoding.checks import check_decoding
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.reference import decode_one
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.decoding.way import way_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.model.denoiser import Denoiser

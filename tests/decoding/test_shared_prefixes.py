@@ -11,7 +11,7 @@ import pytest
 from benchmarks.gpu import MASK
 from mdlm_lm_eval.decoding.batch import columns_of
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases, with_prefixes
+from mdlm_lm_eval.decoding.engine import decode_canvases, with_prefixes
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.jobs.shared import Batches, most_rows

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from mdlm_leaderboard.build import read_board
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, loader, tasks_path
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser

@@ -7,7 +7,7 @@ import pytest
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.canvas import build_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.decoding.way import way_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mdlm_lm_eval.decoding import engine
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.sampler import Choice, View
 from mdlm_lm_eval.decoding.samplers.schedule import Schedule
 from mdlm_lm_eval.options import DecodingOptions

@@ -10,7 +10,7 @@ import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 
 from mdlm_lm_eval.decoding.canvas import build_canvas
-from mdlm_lm_eval.decoding.decode import decode_canvases
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
