@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from mdlm_lm_eval.decoding.checks import check_decoding
-from mdlm_lm_eval.decoding.way import way_of
+from mdlm_lm_eval.decoding.way import check_decoding, way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import SCHEDULES, DecodingOptions, OptionError
 from mdlm_lm_eval.registry import UNMASKING

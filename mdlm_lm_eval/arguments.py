@@ -7,8 +7,8 @@ import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from mdlm_lm_eval import checkpoints
-from mdlm_lm_eval.decoding.checks import check_decoding, check_family
-from mdlm_lm_eval.decoding.way import Way
+from mdlm_lm_eval.decoding.way import Way, check_decoding
+from mdlm_lm_eval.model.attention import FULL_ATTENTION
 from mdlm_lm_eval.models import BUILT_IN, model_path
 from mdlm_lm_eval.options import OptionError, parse_flag
 from mdlm_lm_eval.resolve import Settings, resolve
@@ -70,3 +70,16 @@ def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Setti
     if peft := arguments.get("peft"):
         checkpoints.adapter_config(str(peft), revision=source_of(arguments)["revision"])
     return settings
+
+
+def check_family(way: Way, config: PretrainedConfig, *, in_slots: bool | None) -> None:
+    """Raises OptionError for options that the model's family does not support; `in_slots` as in `Family.refuse`."""
+    checkpoints.check_options(config, way.options, in_slots=in_slots)
+    if way.options.guest is not None:
+        return
+    has_own_attention = way.sampler.attention(FULL_ATTENTION, way.options).is_block_causal
+    if has_own_attention:
+        checkpoints.check_sees_all(config, f"sampler={way.name} with blocks that see nothing after them")
+    if way.needs.hindsight or has_own_attention:
+        family = checkpoints.family_of(config)
+        family.refuse("sampler", way.name, needs="hindsight", in_slots=in_slots)

@@ -16,10 +16,9 @@ from mdlm_lm_eval.decoding.canvas import (
     repetitions,
     seed_of,
 )
-from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.engine import completions_of, with_prefixes
 from mdlm_lm_eval.decoding.trace import filled
-from mdlm_lm_eval.decoding.way import Way, way_of
+from mdlm_lm_eval.decoding.way import Way, check_decoding, way_of
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.text import Ending, encode_infill, prompt_ids
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError

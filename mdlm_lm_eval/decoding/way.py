@@ -1,18 +1,128 @@
-"""A way of decoding: options, joined once with the sampler, the attention and the cache that they choose."""
+"""A way of decoding: options, joined once with the sampler, the attention and the cache that they choose.
+
+A cache, by the value of the option `cache`, says which columns a pass over a block of a row runs, whether the finished
+block is run once more, and which passes are wide: those over whole canvases or text, which the engine runs apart from
+passes over blocks. Nothing here imports torch, as options ask for the names.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from mdlm_lm_eval.declared import asked_sampler, declarations, sampler_of
-from mdlm_lm_eval.decoding.caches import KINDS, Cache
+from mdlm_lm_eval.decoding.guests import signature_of
 from mdlm_lm_eval.decoding.sampler import Needs, Sampler
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
-from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, Options, check_names, shown
-from mdlm_lm_eval.registry import SAMPLERS
+from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, Options, check_names, must_be, shown
+from mdlm_lm_eval.registry import SAMPLERS, UNMASKING
 
 T = TypeVar("T", bound=Options)
+# The options that left-to-right decoding takes: with both modes, and with each.
+_OF_ANY_MODE = {"mode", "n_masks", "mask_ratio", "max_gen_toks", "early_exit", "seed", "suppress_eos", "end_think"}
+_OF_ANY_MODE |= {"escape_until", "unfinished_thinking"}
+_OF_MODE = {
+    "ar": {"temperature", "top_p", "top_k", "cache", "max_thinking_tokens", "trace"},
+    "linear_spec": {"block_length", "confidence_threshold", "trace"},
+}
+
+
+class Cache:
+    """The cache `none`, which keeps nothing: every pass runs all columns that the block sees.
+
+    remembers: whether keys and values are kept.
+    stores_blocks: whether a finished block is run once more, for the keys and values of its final tokens.
+    runs_blocks: whether a pass that is not wide runs a block alone.
+    waits: whether wide passes wait until half of the rows need one, as one over one row costs about as much as over
+        many.
+    """
+
+    remembers: ClassVar[bool] = False
+    stores_blocks: ClassVar[bool] = False
+    runs_blocks: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
+
+    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
+        """Returns a sentence about an option or attention that this cache does not work with; None if it works."""
+        return None
+
+    def is_wide(self, n_passes: int, *, stores_text: bool) -> bool:
+        """Whether the next pass over a block, after `n_passes`, is wide. `stores_text`: it keeps text after a block."""
+        return False
+
+    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
+        """The first column that a pass runs, and the one after the last; a block start:stop sees all before `limit`."""
+        return 0, limit
+
+
+class ExactCache(Cache):
+    """Keeps the finished blocks of block-causal attention, which see nothing after them.
+
+    A pass runs its block. Text that follows a finished block runs in the pass that stores it.
+    """
+
+    remembers: ClassVar[bool] = True
+    stores_blocks: ClassVar[bool] = True
+    runs_blocks: ClassVar[bool] = True
+
+    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
+        """Refuses full attention, under which every token changes all keys and values."""
+        if not attention.is_block_causal:
+            return "cache=exact needs a model with block-causal attention"
+        return None
+
+    def is_wide(self, n_passes: int, *, stores_text: bool) -> bool:
+        """Passes that store text, such as a prompt, which is longer than blocks."""
+        return stores_text
+
+    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
+        """From the block's first column on."""
+        return start, limit
+
+
+class PrefixCache(Cache):
+    """Fast-dLLM's prefix cache for full attention (arXiv 2505.22618): a block's first pass runs the whole canvas.
+
+    For the columns before the block, its other passes use the keys and values of the first one, although tokens change
+    meanwhile.
+    """
+
+    remembers: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
+
+    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
+        """Refuses canvases without blocks, guidance, and random orders."""
+        if attention.is_block_causal:
+            only = "auto or none for a block diffusion model, whose remembered blocks are exact"
+            return f"cache must be {only}, not {options.cache}"
+        if options.block_length is None:
+            return f"cache={options.cache} needs block_length: what it remembers is renewed at every block"
+        if options.cfg_scale > 0.0:
+            return f"cfg_scale must be 0 with cache={options.cache}, not {options.cfg_scale:g}"
+        if UNMASKING.get(options.unmasking).is_random:
+            return f"unmasking must be an order that asks the model with cache={options.cache}, not {options.unmasking}"
+        return None
+
+    def is_wide(self, n_passes: int, *, stores_text: bool) -> bool:
+        """A block's first pass, which renews the keys and values of all columns."""
+        return n_passes == 0
+
+    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
+        """All, then the block and the columns after it."""
+        return (0 if is_wide else start), limit
+
+
+class DualCache(PrefixCache):
+    """Fast-dLLM's dual cache, which keeps the columns after the block, too."""
+
+    runs_blocks: ClassVar[bool] = True
+
+    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
+        """All, then the block alone."""
+        return (0, limit) if is_wide else (start, stop)
+
+
+_CACHES: dict[str, Cache] = {"dual": DualCache(), "exact": ExactCache(), "none": Cache(), "prefix": PrefixCache()}
 
 
 @dataclass(frozen=True)
@@ -47,7 +157,7 @@ class Way:
     @property
     def cache(self) -> Cache:
         """The cache in effect."""
-        return KINDS[self.cache_name]
+        return _CACHES[self.cache_name]
 
     @cached_property
     def exits_early(self) -> bool:
@@ -107,3 +217,50 @@ def _in_effect(attention: AttentionPattern, options: DecodingOptions, sampler: S
     if options.mode == "ar":
         attention = replace(attention, block_length=1)
     return attention if options.causal_context else replace(attention, causal_context=False)
+
+
+def check_decoding(way: Way, *, edits: bool) -> None:
+    """Raises OptionError for an option that does not work with this attention, or with a model that does not edit."""
+    options, sampler, attention = way.options, way.sampler, way.attention
+    if options.guest is not None:
+        signature_of(options).check(options)
+        return
+    if sampler.edits and not edits:
+        asked_by = sampler.asked_by or "sampler"
+        raise must_be(asked_by, "none for a model that does not edit", getattr(sampler, asked_by, options.sampler))
+    _check_mode(options, attention)
+    if sampler.runs_whole_canvases and (attention.is_block_causal or options.is_approximate):
+        others = f"block-causal attention or cache={options.cache}"
+        raise OptionError(f"sampler={way.name} does not work with {others}")
+    for reason in (sampler.refuses(options, attention), way.cache.refuses(options, attention)):
+        if reason is not None:
+            raise OptionError(reason)
+    if options.append_blocks and (attention.is_block_causal or options.is_approximate or options.n_fillers):
+        raise must_be("append_blocks", "false with block-causal attention, cache=prefix|dual and fillers", "true")
+    _check_blocks(options, attention)
+
+
+def _check_mode(options: DecodingOptions, attention: AttentionPattern) -> None:
+    """Raises OptionError unless left-to-right decoding has a causal context and only options that it takes."""
+    if options.mode != "diffusion" and not attention.causal_context and options.causal_context:
+        raise must_be("mode", "diffusion for a model without a causal context", options.mode)
+    if options.mode != "diffusion":
+        for name, value in options.changes().items():
+            if name not in _OF_ANY_MODE | _OF_MODE[options.mode]:
+                raise OptionError(f"{name}={value} does not work with mode={options.mode}")
+    if not options.causal_context and (options.mode != "diffusion" or not attention.whole_prompt):
+        raise must_be("causal_context", "true, but for mode=diffusion of a model that has one", "false")
+
+
+def _check_blocks(options: DecodingOptions, attention: AttentionPattern) -> None:
+    """Raises OptionError unless small blocks divide the model's, and a block under full attention fits the canvas."""
+    length, small = options.block_length, options.small_block_length
+    if attention.block_length is not None:
+        length = length or attention.block_length
+        if small is not None and length % small:
+            raise must_be("small_block_length", f"a divisor of the model's block length {length}", small)
+        return
+    if small is not None:
+        raise must_be("small_block_length", "none for a model with full attention", small)
+    if isinstance(options.n_masks, int) and length is not None and length > options.n_masks:
+        raise must_be("block_length", f"at most n_masks={options.n_masks}", length)

@@ -11,11 +11,10 @@ import pytest
 
 from mdlm_lm_eval.decoding import reference
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
-from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.reference import decode_one
 from mdlm_lm_eval.decoding.trace import replay
-from mdlm_lm_eval.decoding.way import way_of
+from mdlm_lm_eval.decoding.way import check_decoding, way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.support.canvases import EOS, FROM_PROMPT, FROM_START, IN_BLOCKS, MASK, WAYS, neighbours

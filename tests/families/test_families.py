@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import MistralConfig, PretrainedConfig
 
+from mdlm_lm_eval.arguments import check_family
 from mdlm_lm_eval.checkpoints import (
     attention_of,
     check_options,
@@ -20,7 +21,6 @@ from mdlm_lm_eval.checkpoints import (
     load_tokenizer,
     resolve_mask_token_id,
 )
-from mdlm_lm_eval.decoding.checks import check_family
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.families import Family
 from mdlm_lm_eval.options import DecodingOptions, OptionError
