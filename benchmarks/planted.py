@@ -27,8 +27,7 @@ import yaml
 from mdlm_leaderboard.report import judged
 from mdlm_lm_eval.command_line import recipes_in
 from mdlm_lm_eval.decoding.canvas import Completion, FirstToken, RowCost
-from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
-from mdlm_lm_eval.jobs.labels import LabelTokens
+from mdlm_lm_eval.jobs.generation import Generation, GenerationJob, LabelTokens
 from mdlm_lm_eval.jobs.prepared import task_of
 from mdlm_lm_eval.paper.answers import read_models
 from mdlm_lm_eval.paper.verdict import claims

@@ -12,29 +12,51 @@ from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
 from transformers import PreTrainedModel
 
-from mdlm_lm_eval import checkpoints, hints
+from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.arguments import settings_of
 from mdlm_lm_eval.command_line import say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, repetitions, seed_of_request
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
-from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
-from mdlm_lm_eval.jobs.labels import NO_LABELS, Labels
+from mdlm_lm_eval.jobs.generation import NO_LABELS, Generation, GenerationJob, Labels
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, PreparedWindow, ScoredRequest
-from mdlm_lm_eval.jobs.prepared import resolved, seeds_of, task_of, without_padding_copies
-from mdlm_lm_eval.jobs.request_cache import RequestCache
+from mdlm_lm_eval.jobs.prepared import (
+    PreparedRequest,
+    RequestCache,
+    seeds_of,
+    task_of,
+    warn_of_unknown,
+    without_padding_copies,
+)
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import check_likelihood
 from mdlm_lm_eval.loaded import LoadedModel
-from mdlm_lm_eval.model.text import ENDINGS, Ending, closes_thinking, count_unknown, encode_infill
+from mdlm_lm_eval.model.text import (
+    ENDINGS,
+    SLOT_MARKER,
+    Ending,
+    closes_thinking,
+    count_unknown,
+    encode_infill,
+    has_slots,
+)
 from mdlm_lm_eval.models import BUILT_IN
-from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+from mdlm_lm_eval.options import DEFAULT_SAMPLER, LikelihoodOptions, OptionError, shown
+from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.provenance import fingerprint, in_words, provenance
 from mdlm_lm_eval.record import RunRecord
-from mdlm_lm_eval.resolve import ResolvedRequest
+from mdlm_lm_eval.resolve import ResolvedRequest, without_effect
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
 
+_CUT = (
+    "%d of %d prompts do not fit into the model's context of %d tokens beside what is appended: of the most shortened, "
+    "the last %d of %d tokens are left"
+)
+_PLAIN = "%d of %d prompts hold %s as plain text; for slots, write <|mask|> in a task with infill: true"
+_NO_SLOTS = "%d of %d prompts hold <|mask|> as plain text; a task's infill: true makes it a slot"
+_OTHER_DECODER = "pretrained=%s was trained for a decoder of its own, which %s; use %s"
+_ONE_BLOCK = "block_length is longer than %d of %d canvases, which are one block each; the shortest has %d masks"
 _UNFINISHED = "%d of %d answers end before think_end_token=%s (unfinished_thinking=%s); raise max_gen_toks"
 _CLOSED = "%d of %d prompts end thinking before it begins (chat template or gen_prefix), although it was asked for"
 _LONGER = "%d of %d continuations are longer than n_masks=%d and scored at their own lengths, of up to %d tokens"
@@ -76,17 +98,16 @@ class MDLM(LoadedModel):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Returns a string for each request. Raises OptionError before the first pass if any cannot be answered."""
-        hints.warn_of_preset(self, requests)
-        hints.warn_of_decoder(self)
+        self._warn_of_settings(requests, decodes=True)
         requests, answered_by = without_padding_copies(requests, self.world_size)
-        wanted = self._with_closed_thinking(requests, resolved(requests, self.settings.request))
+        wanted = self._with_closed_thinking(requests, [self.settings.request(one.args[1]) for one in requests])
         if ignored := {name for request in wanted for name in request.ignored}:
             logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(sorted(ignored)))
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         repeated = repetitions((task_of(one), one.doc_id, one.idx) for one in requests)
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, repeated, strict=True)]
-        hints.warn_of_no_effect(generations)
-        hints.warn_of_requests(self, requests, generations, [one.canvas.prompt_length for one in generations])
+        self._warn_of_no_effect(generations)
+        self._warn_of_requests(requests, generations, [one.canvas.prompt_length for one in generations])
         job = GenerationJob(self, generations, shows_progress=not disable_tqdm and self.rank == 0)
         strings = job.run()
         endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
@@ -258,11 +279,11 @@ class MDLM(LoadedModel):
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""
         self.check_likelihoods(request_type)
-        hints.warn_of_preset(self, requests)
+        self._warn_of_settings(requests, decodes=False)
         requests, answered_by = without_padding_copies(requests, self.world_size)
         scorings = [self.scored(request_type, one) for one in requests]
         windows = [window for one in scorings for window in one.windows]
-        hints.warn_of_requests(self, requests, windows, [len(one.asked.context_ids) - one.truncated for one in windows])
+        self._warn_of_requests(requests, windows, [len(one.asked.context_ids) - one.truncated for one in windows])
         if longer := [len(one.asked.continuation_ids) for one in windows if one.asked.at_own_length]:
             logger.warning(_LONGER, len(longer), len(scorings), self.settings.likelihood.n_masks, max(longer))
         shows_progress = not disable_tqdm and self.rank == 0
@@ -271,6 +292,53 @@ class MDLM(LoadedModel):
         )
         results = job.run()
         return [results[n] for n in answered_by]
+
+    # Warnings before the first pass
+
+    def _warn_of_settings(self, requests: Sequence[Instance], *, decodes: bool) -> None:
+        """Warns in one process if the preset was made for other tasks or another family, or the model for a sampler."""
+        if self.rank != 0:
+            return
+        if preset := self.settings.model.preset:
+            for sentence in mismatches(preset, self.family.name, sorted({task_of(one) for one in requests})):
+                logger.warning(sentence)
+        options, known = self.settings.decoding, self.own_decoder
+        is_plain = self.settings.way.name == DEFAULT_SAMPLER and not options.is_parallel
+        if decodes and known is not None and (is_plain or (known.use.startswith("its") and not options.guest)):
+            logger.warning(_OTHER_DECODER, self.name, known.does, known.use)
+
+    def _warn_of_requests(
+        self, requests: Sequence[Instance], prepared: Sequence[PreparedRequest], left: Sequence[int]
+    ) -> None:
+        """Warns of prompts that were cut, of texts with the mask token's own string, and of unknown tokens.
+
+        left: the number of tokens that are left of each prepared request's prompt.
+        """
+        if cut := [(one.truncated, n) for one, n in zip(prepared, left, strict=True) if one.truncated]:
+            n_lost, n_left = max(cut)
+            logger.warning(_CUT, len(cut), len(prepared), self.max_length, n_left, n_lost + n_left)
+        mask = self.tokenizer.convert_ids_to_tokens(self.mask_token_id)
+        if n_plain := 0 if mask in (None, SLOT_MARKER) else sum(mask in one.args[0] for one in requests):
+            logger.warning(_PLAIN, n_plain, len(requests), mask)
+        warn_of_unknown((task_of(one.instance), one.text) for one in prepared)
+
+    def _warn_of_no_effect(self, generations: Sequence[Generation]) -> None:
+        """Warns of options that were set and change nothing in these requests, and of slots that are not filled."""
+        if plain := sum(has_slots(one.instance.args[0]) for one in generations if not one.request.infill):
+            logger.warning(_NO_SLOTS, plain, len(generations))
+        for request in {id(one.request): one.request for one in generations}.values():
+            for name, why in without_effect(request).items():
+                if name in request.typed:
+                    logger.warning("%s=%s has no effect %s", name, shown(request.options.as_dict()[name]), why)
+        short = [
+            len(one.canvas.slots)
+            for one in generations
+            if "block_length" in one.request.typed
+            and not one.request.attention.is_block_causal
+            and (one.request.options.block_length or 0) > len(one.canvas.slots)
+        ]
+        if short:
+            logger.warning(_ONE_BLOCK, len(short), len(generations), min(short))
 
     # Batches, processes and records
 

@@ -73,7 +73,7 @@ class LoadedModel(HFLM):
         )
         self._context_length = checkpoints.context_length(self._config, tokenizer)
         self._start(model, name, tokenizer)
-        self.pretrained, self.name = name, model_name(name)
+        self.pretrained, self.name, self.own_decoder = name, model_name(name), checkpoints.own_decoder(name or "")
         generation = getattr(self.model, "generation_config", None)  # encoders have none
         self.eos_ids = checkpoints.eos_ids(tokenizer, generation and generation.eos_token_id)
         self.end_of_turn_ids = checkpoints.end_of_turn_ids(tokenizer)

@@ -3,9 +3,10 @@
 They are merged once per distinct setting, into an immutable object that all later code reads.
 """
 
+import json
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -133,6 +134,7 @@ class Settings:
     layers: tuple[Layer, ...]
     attention_of: AttentionOf
     check: Check
+    _requests: dict[str, ResolvedRequest] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     @property
     def decoding(self) -> DecodingOptions:
@@ -140,12 +142,18 @@ class Settings:
         return self.way.options
 
     def request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
-        """Merges a request's options over these.
+        """Merges a request's options over these, once for requests with equal options.
 
         A sampling key of the request counts only if the user did not set it, as task files for autoregressive models
         contain such keys anyway. Raises OptionError for an unknown key, a value that cannot be used, and options that
         the model does not support.
         """
+        key = json.dumps(gen_kwargs, default=str)
+        if key not in self._requests:
+            self._requests[key] = self._request(gen_kwargs)
+        return self._requests[key]
+
+    def _request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
         names = {alias: name for alias, name in aliases().items() if alias not in _REQUEST_NAMES}
         given = _renamed(_without_filled_in_length(gen_kwargs), names, _OF_REQUESTS)
         check_names("generation option", given, _REQUEST_NAMES.union(declarations(DecodingOptions)))

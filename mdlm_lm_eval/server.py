@@ -32,8 +32,7 @@ from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import check_output_path, show_option_errors_alone
 from mdlm_lm_eval.declared import as_record, declarations, parsed, silent_names
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
-from mdlm_lm_eval.jobs.prepared import PreparedRequest, in_drawn_order, resolved, seeds_of, task_of, warn_of_unknown
-from mdlm_lm_eval.jobs.request_cache import RequestCache
+from mdlm_lm_eval.jobs.prepared import PreparedRequest, RequestCache, in_drawn_order, seeds_of, task_of, warn_of_unknown
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import count_unknown, prompt_ids
 from mdlm_lm_eval.options import (
@@ -266,7 +265,7 @@ class MDLMServer(LocalCompletionsAPI):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Returns a string for each request. Raises OptionError before the first is sent if any cannot be answered."""
-        wanted = resolved(requests, self._request)
+        wanted = [self._request(one.args[1]) for one in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         warn_of_unknown((task_of(job.instance), job.text) for job in jobs)

@@ -1,29 +1,83 @@
-"""Requests in general, answered here or by a server: seeds of repetitions, padding copies, and a random order."""
+"""Requests in general, answered here or by a server: their seeds, copies, order, and lm-eval's `--use_cache`."""
 
-import json
 import logging
+import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from lm_eval.api.instance import Instance
+from lm_eval.api.model import hash_args
 
 from mdlm_lm_eval.decoding.canvas import repetitions, seed_of, seed_of_request
-from mdlm_lm_eval.jobs.request_cache import RequestCache
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord
-from mdlm_lm_eval.resolve import ResolvedRequest
 
 logger = logging.getLogger(__name__)
 _MOST_UNKNOWN = 0.01  # share of a task's tokens
 _UNKNOWN = "%s: %.1f%% of the tokens of its texts are unknown to the tokenizer; is it the model's own?"
+_FINGERPRINT, _RECORD = "mdlm_lm_eval.fingerprint", "mdlm_lm_eval.record"
+SAMPLE_PREFIX = "mdlm_lm_eval.sample "
 
 
-def task_of(instance: Instance) -> str:
-    """Returns the name of a request's task. Tasks with a class of their own have a config in the place of the name."""
-    name = instance.task_name
-    return (name.get("task") if isinstance(name, dict) else name) or "no task"  # requests made in Python have none
+class RequestCache:
+    """Saves answers as they are finished, in lm-eval's `entries` on disk.
+
+    lm-eval's keys contain only a request's arguments, so its cache would answer a request with n_masks=200 by an answer
+    with n_masks=1. Therefore an empty cache is marked with `fingerprint`, and a cache with another mark is refused: an
+    OptionError names the differences.
+
+    A sampled request (one with a seed) has a key of its own; with lm-eval's key, all repetitions would get the same
+    answer. lm-eval also writes entries for such requests when a run ends. These are deleted here, so that lm-eval asks
+    for each repetition again.
+
+    record: the record of the answers so far; None in an empty cache.
+    """
+
+    def __init__(self, entries: Any, fingerprint: dict[str, Any]) -> None:
+        wanted = {name: repr(value) for name, value in fingerprint.items()}
+        if len(entries) == 0:
+            entries[_FINGERPRINT] = wanted
+        if (found := entries.get(_FINGERPRINT)) != wanted:
+            filled = "was not filled by --model mdlm with this package"
+            if found is not None:
+                pairs = {name: (found.get(name, "not set"), wanted.get(name, "not set")) for name in found | wanted}
+                if len({*pairs.get("dtype", ())}) == 2:  # in which the same weights are other numbers
+                    del pairs["weights"]
+                changes = [f"{name} was {old} and is {new}" for name, (old, new) in sorted(pairs.items()) if old != new]
+                filled = f"was filled with another model or other options ({'; '.join(changes)})"
+            raise OptionError(
+                f"use_cache: {entries.filename} {filled}; name a new path, or a cache of a run with the same model and "
+                "options"
+            )
+        for key in list(entries):
+            if key.startswith(SAMPLE_PREFIX):
+                entries.pop(key.removeprefix(SAMPLE_PREFIX).split()[0], None)
+        self.entries, self.record = entries, entries.get(_RECORD)
+
+    def sample(self, arguments: tuple[Any, ...], seed: int) -> str | None:
+        """Returns the saved answer to a sampled generation request, or None."""
+        return self.entries.get(_sample_key(arguments, seed))
+
+    def save(
+        self, request_type: str, answers: Iterable[tuple[tuple[Any, ...], Any, int | None]], record: RunRecord
+    ) -> None:
+        """Writes answers (arguments, answer, seed) and the record of all answers so far to disk, in one transaction."""
+        entries = self.entries
+        keys = {
+            hash_args(request_type, arguments) if seed is None else _sample_key(arguments, seed): answer
+            for arguments, answer, seed in answers
+        }
+        rows = [(entries.encode_key(key), entries.encode(value)) for key, value in {**keys, _RECORD: record}.items()]
+        # lm-eval's dictionary commits each entry by itself, and a killed run must keep answers and record, or neither.
+        with closing(sqlite3.connect(entries.filename, timeout=60)) as file, file:
+            file.executemany(f'REPLACE INTO "{entries.tablename}" (key, value) VALUES (?, ?)', rows)
+
+
+def _sample_key(arguments: tuple[Any, ...], seed: int) -> str:
+    return f"{SAMPLE_PREFIX}{hash_args('generate_until', arguments)} {seed}"
 
 
 @dataclass(kw_only=True)
@@ -75,6 +129,12 @@ class PreparedRequest:
         return task
 
 
+def task_of(instance: Instance) -> str:
+    """Returns the name of a request's task. Tasks with a class of their own have a config in the place of the name."""
+    name = instance.task_name
+    return (name.get("task") if isinstance(name, dict) else name) or "no task"  # requests made in Python have none
+
+
 def warn_of_unknown(texts: Iterable[tuple[str, Counter[str]]]) -> None:
     """Warns of each task whose texts have too many unknown tokens; `texts` are the tasks' names and counts."""
     counts: dict[str, Counter[str]] = {}
@@ -83,15 +143,6 @@ def warn_of_unknown(texts: Iterable[tuple[str, Counter[str]]]) -> None:
     for name, count in counts.items():
         if count["unknown"] > _MOST_UNKNOWN * count["tokens"]:
             logger.warning(_UNKNOWN, name, 100 * count["unknown"] / count["tokens"])
-
-
-def resolved(
-    requests: Sequence[Instance], resolve: Callable[[Mapping[str, Any]], ResolvedRequest]
-) -> list[ResolvedRequest]:
-    """Returns the options of each request. Requests with equal keyword arguments have the same object."""
-    keys = [json.dumps(instance.args[1], default=str) for instance in requests]
-    found = {key: resolve(instance.args[1]) for key, instance in dict(zip(keys, requests, strict=True)).items()}
-    return [found[key] for key in keys]
 
 
 def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:

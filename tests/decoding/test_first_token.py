@@ -7,7 +7,7 @@ import torch
 
 from mdlm_lm_eval.decoding.canvas import FirstToken
 from mdlm_lm_eval.decoding.engine import decode_canvases
-from mdlm_lm_eval.jobs.labels import NO_LABELS, Labels, LabelTokens
+from mdlm_lm_eval.jobs.generation import NO_LABELS, Labels, LabelTokens
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions

@@ -118,7 +118,7 @@ def test_options_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> No
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), block_length=8, confidence_threshold=0.9, steps=2)
     short, long = (generation(text, max_gen_toks=n, filler="!") for text, n in (("a", 4), ("b", 16)))
     lm.generate_until([short, long], disable_tqdm=True)
-    said = {record.message for record in caplog.records if record.name == "mdlm_lm_eval.hints"}
+    said = {record.message for record in caplog.records if record.name == "mdlm_lm_eval.lm"}
     assert said == {
         "steps=2 has no effect with confidence_threshold=0.9",
         "filler=! has no effect without n_fillers",
