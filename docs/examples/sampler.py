@@ -37,7 +37,7 @@ class PathPlanning(Sampler):
 
     def plan(self, n_masks: int, steps: int, options: DecodingOptions, *, after_one: bool = False) -> Sequence[Step]:
         """After pass i, as many masks are left as the schedule says."""
-        from mdlm_lm_eval.decoding.schedules import unmask_counts
+        from mdlm_lm_eval.decoding.selection import unmask_counts
 
         counts = unmask_counts(n_masks, steps, options.schedule)
         return [Step(fill=n_masks, back=n_masks - sum(counts[: i + 1])) for i in range(steps)]

@@ -41,7 +41,7 @@ class Klass(Sampler):
 
     def plan(self, n_masks: int, steps: int, options: DecodingOptions, *, after_one: bool = False) -> Sequence[Step]:
         """The schedule's counts; the last step fills all masks that are left."""
-        from mdlm_lm_eval.decoding.schedules import unmask_counts
+        from mdlm_lm_eval.decoding.selection import unmask_counts
 
         counts = [count for count in unmask_counts(n_masks, steps, options.schedule) if count]
         return [*map(Step, counts[:-1]), Step(n_masks)]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mdlm_lm_eval.decoding.remasking import Remasking
-from mdlm_lm_eval.decoding.sampler import Needs, Settled, Step
+from mdlm_lm_eval.decoding.sampler import Needs, Remasking, Settled, Step
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import register
 
@@ -24,7 +23,7 @@ class Rcr(Remasking):
 
     def plan(self, n_masks: int, steps: int, options: DecodingOptions, *, after_one: bool = False) -> Sequence[Step]:
         """After step i, as many masks are left as the schedule says."""
-        from mdlm_lm_eval.decoding.schedules import unmask_counts
+        from mdlm_lm_eval.decoding.selection import unmask_counts
 
         counts = unmask_counts(n_masks, steps, options.schedule)
         return [Step(_EVERYTHING, n_masks - sum(counts[: i + 1])) for i in range(steps)]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mdlm_lm_eval.decoding.remasking import Remasking
-from mdlm_lm_eval.decoding.sampler import Needs, Settled, Step
+from mdlm_lm_eval.decoding.sampler import Needs, Remasking, Settled, Step
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register

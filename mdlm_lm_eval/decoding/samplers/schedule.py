@@ -21,12 +21,12 @@ class Schedule(Sampler):
 
         After a first pass that fills one mask, those are run and counted, as in Fast-dLLM's sampler for Dream.
         """
-        from mdlm_lm_eval.decoding.schedules import unmask_counts, unmask_counts_after_one
+        from mdlm_lm_eval.decoding.selection import unmask_counts
 
         if options.is_parallel and steps >= n_masks:
             return ()
         if after_one:
-            return [Step(count) for count in unmask_counts_after_one(n_masks, steps, options.schedule)]
+            return [Step(count) for count in unmask_counts(n_masks, steps, options.schedule, after_one=True)]
         # Dream's schedule has steps that fill nothing, so other steps would fill more masks than a parallel rule says.
         schedule = "linear" if options.is_parallel and options.schedule == "dream" else options.schedule
         return [Step(count) for count in unmask_counts(n_masks, steps, schedule) if count]
