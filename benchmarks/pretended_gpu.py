@@ -23,8 +23,8 @@ from unittest import mock
 import torch
 import transformers
 
-from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.families import family_of
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.model import compiled, devices
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError

@@ -20,7 +20,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, load_denoiser, load_tokenizer
-from mdlm_lm_eval.decoding.from_python import decode
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 

@@ -7,8 +7,7 @@ if TYPE_CHECKING:
 
     from mdlm_lm_eval.checkpoints import load, load_denoiser, load_tokenizer
     from mdlm_lm_eval.decoding.canvas import Completion
-    from mdlm_lm_eval.decoding.from_python import decode, fill
-    from mdlm_lm_eval.likelihood.from_python import LogLikelihood, log_likelihood
+    from mdlm_lm_eval.from_python import LogLikelihood, decode, fill, log_likelihood
     from mdlm_lm_eval.lm import MDLM
     from mdlm_lm_eval.model.denoiser import Denoiser
     from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -37,8 +36,7 @@ __all__ = [
 _NAMES_OF = {
     "mdlm_lm_eval.checkpoints": ("load", "load_denoiser", "load_tokenizer"),
     "mdlm_lm_eval.decoding.canvas": ("Completion",),
-    "mdlm_lm_eval.decoding.from_python": ("decode", "fill"),
-    "mdlm_lm_eval.likelihood.from_python": ("LogLikelihood", "log_likelihood"),
+    "mdlm_lm_eval.from_python": ("LogLikelihood", "decode", "fill", "log_likelihood"),
     "mdlm_lm_eval.lm": ("MDLM",),
     "mdlm_lm_eval.model.denoiser": ("Denoiser",),
     "mdlm_lm_eval.options": ("DecodingOptions", "LikelihoodOptions"),

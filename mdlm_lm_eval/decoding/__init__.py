@@ -4,25 +4,18 @@ Read `reference` first, which decodes one canvas from top to bottom. Then read `
 
     reference         the loop over one canvas, without cache, batch or device
     sampler           the interface of a way of decoding; `samplers/` holds one file for each
-    caches            the columns that a pass runs, and the keys and values that passes keep
+    way               options with their sampler, attention and cache, which says the columns that a pass runs
     row_decoders/     decoders that do not use the engine
-    from_python       prompts in, answers out
-    decode            canvases in, completions out
-    engine            the loop: a pass over a window of each row, and then each row moves on
-    rows              a row and its stages
-    lanes             rows that run together
+    engine            canvases in, completions out: a pass over a window of each row, and then each row moves on
+    rows              a row and its stages; the lanes in which rows run together
     batch             the facts that hold for all rows; the blocks of canvases, and their planned steps
-    windows           the columns that a pass runs, and what they see
+    windows           the columns that a pass runs, what they see, and the places at which it asks the model
     passes            one pass: the model is asked, tokens are proposed, the sampler chooses
-    readers           what else takes part in a pass: the sampler's state, labels, next tokens, distributions of other
-                      passes, hindsight; also `thinking`
+    readers           what else takes part in a pass: labels, next tokens, distributions of other passes, thinking
     canvas            prompt, masks and steps of a request, and its completion
-    schedules         how many masks a pass fills
     candidates        the token proposed for each mask
-    rules, selection  the order of the masks, and the choice of those that are filled
+    rules, selection  the order of the masks; how many are filled, and which
     trace             the changes of a canvas as events
-    checks            whether a model can serve decoding options
-    memory            how many rows fit
     guests            functions of others that generate
 
     row     a canvas that is being decoded

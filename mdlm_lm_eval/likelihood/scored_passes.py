@@ -12,8 +12,7 @@ from torch import Tensor
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, slices_of
 from mdlm_lm_eval.decoding.selection import sure_enough
 from mdlm_lm_eval.likelihood.corruptions import Corruption
-from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
-from mdlm_lm_eval.likelihood.trajectories import Trajectory
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import bucket, positions_of, to_device
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions

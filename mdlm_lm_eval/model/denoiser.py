@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -233,6 +233,34 @@ class Denoiser:
             inputs |= {CACHE: cache, "use_cache": True}
         with torch.no_grad():
             return self._forward(outputs, inputs, cfg_scale=cfg_scale, prompt_mask=prompt_mask)
+
+    def noisy_reads(
+        self,
+        token_ids: Sequence[int],
+        slots: Sequence[int],
+        *,
+        n_read: int,
+        noise_num: int,
+        seed: int,
+        batch_size: int,
+    ) -> Iterator[Tensor]:
+        """Reads of a model whose noise is random tokens: one denoising step over a canvas with noisy slots.
+
+        Yields log-probabilities [k, n_read, V] float32 at the first `n_read` slots, for k draws of noise at a time. The
+        tokens before the first slot are the prompt; the rest is the canvas, whose slots are filled with random tokens
+        `noise_num` times. A pass runs at most `batch_size` draws.
+        """
+        assert self.read is not None
+        start, noise = slots[0], torch.Generator().manual_seed(seed)
+        canvases = torch.tensor(token_ids[start:]).repeat(noise_num, 1)  # [K, T]
+        positions = torch.tensor(slots) - start
+        canvases[:, positions] = torch.randint(self.vocab_size, (noise_num, len(slots)), generator=noise)
+        batches = canvases.split(batch_size)
+        passes = self.read(self.model, list(token_ids[:start]), batches, positions[:n_read])
+        for batch, logits in zip(batches, passes, strict=True):
+            self.forward_passes += 1
+            self.canvas_count += len(batch)
+            yield logits.float().log_softmax(-1)
 
     @contextmanager
     def in_fixed_shapes(self, wanted: bool) -> Iterator[None]:

@@ -10,7 +10,7 @@ import torch
 from mdlm_lm_eval.analyses import inputs
 from mdlm_lm_eval.analyses.inputs import Prompt, build_prompts, examples_of, load_model, load_tasks
 from mdlm_lm_eval.analyses.runs import confidence_and_entropy, predict
-from mdlm_lm_eval.decoding.from_python import decode
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser

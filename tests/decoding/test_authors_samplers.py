@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from mdlm_lm_eval.checkpoints import load_tokenizer
 from mdlm_lm_eval.decoding.canvas import Completion, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases
-from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.trace import as_recorded, replay
 from mdlm_lm_eval.decoding.way import way_of
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.lm import MDLM

@@ -12,9 +12,9 @@ from transformers import BertConfig, BertForMaskedLM
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases
-from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.selection import unmask_counts
 from mdlm_lm_eval.decoding.way import way_of
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, load_config, load_denoiser, load_tokenizer
-from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.families import family_of
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows
 from mdlm_lm_eval.likelihood.scoring import score

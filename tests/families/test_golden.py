@@ -8,8 +8,8 @@ import torch
 
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases
-from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.way import way_of
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases
-from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.selection import unmask_counts
 from mdlm_lm_eval.decoding.way import way_of
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 from tests.support.reference import facts_of, load, named, tensors_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mdlm_lm_eval.decoding.from_python import decode
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.likelihood.corruptions import monte_carlo_corruptions, standard_error
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import score

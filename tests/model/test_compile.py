@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 from benchmarks.gpu import SHAPES, random_model
-from mdlm_lm_eval.decoding.from_python import decode
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.model import compiled
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError

@@ -28,7 +28,7 @@ from transformers import (
 from transformers.models.glm4_moe.modeling_glm4_moe import apply_rotary_pos_emb
 from transformers.models.qwen2 import modeling_qwen2
 
-from mdlm_lm_eval.decoding.from_python import decode
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model import fused

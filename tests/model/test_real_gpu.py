@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu import MASK, PAD, SHAPES, random_model
-from mdlm_lm_eval.decoding.from_python import decode
+from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.model import compiled
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser

@@ -56,14 +56,12 @@ def fill_by_reads(call: DecodingCall, canvas: Canvas, index: int) -> Completion:
     import torch
 
     from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
-    from mdlm_lm_eval.model.noisy_reads import draws
 
     if canvas.slots[0] == 0:
         raise OptionError("infill=true needs a text before the first slot, which the model's encoder reads")
     noise_num = call.options.noise_num
     total = torch.zeros((), device=call.denoiser.device)
-    for log_probs in draws(
-        call.denoiser,
+    for log_probs in call.denoiser.noisy_reads(
         canvas.token_ids,
         canvas.slots,
         n_read=canvas.n_returned,
