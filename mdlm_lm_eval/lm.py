@@ -98,7 +98,8 @@ class MDLM(LoadedModel):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Returns a string for each request. Raises OptionError before the first pass if any cannot be answered."""
-        self._warn_of_settings(requests, decodes=True)
+        self._warn_of_preset(requests)
+        self._warn_of_decoder()
         requests, answered_by = without_padding_copies(requests, self.world_size)
         wanted = self._with_closed_thinking(requests, [self.settings.request(one.args[1]) for one in requests])
         if ignored := {name for request in wanted for name in request.ignored}:
@@ -279,7 +280,7 @@ class MDLM(LoadedModel):
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""
         self.check_likelihoods(request_type)
-        self._warn_of_settings(requests, decodes=False)
+        self._warn_of_preset(requests)
         requests, answered_by = without_padding_copies(requests, self.world_size)
         scorings = [self.scored(request_type, one) for one in requests]
         windows = [window for one in scorings for window in one.windows]
@@ -295,16 +296,17 @@ class MDLM(LoadedModel):
 
     # Warnings before the first pass
 
-    def _warn_of_settings(self, requests: Sequence[Instance], *, decodes: bool) -> None:
-        """Warns in one process if the preset was made for other tasks or another family, or the model for a sampler."""
-        if self.rank != 0:
-            return
-        if preset := self.settings.model.preset:
+    def _warn_of_preset(self, requests: Sequence[Instance]) -> None:
+        """Warns in one process if the preset was made for other tasks or another family."""
+        if (preset := self.settings.model.preset) and self.rank == 0:
             for sentence in mismatches(preset, self.family.name, sorted({task_of(one) for one in requests})):
                 logger.warning(sentence)
+
+    def _warn_of_decoder(self) -> None:
+        """Warns in one process if the checkpoint was trained for another sampler than the one in effect."""
         options, known = self.settings.decoding, self.own_decoder
         is_plain = self.settings.way.name == DEFAULT_SAMPLER and not options.is_parallel
-        if decodes and known is not None and (is_plain or (known.use.startswith("its") and not options.guest)):
+        if self.rank == 0 and known is not None and (is_plain or (known.use.startswith("its") and not options.guest)):
             logger.warning(_OTHER_DECODER, self.name, known.does, known.use)
 
     def _warn_of_requests(

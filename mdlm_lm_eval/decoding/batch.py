@@ -77,7 +77,10 @@ class Batch:
         remembers = call.way.cache.remembers
         may_share = remembers and not options.batch_invariant
         self.shares_prefixes = may_share and any(canvas.prefix is not None for canvas in self.canvases)
+        self.is_strict = call.way.attention.is_block_causal and not call.way.attention.whole_prompt
+        self.n_edits = call.way.sampler.edit_passes(options)
         self._set_passes()
+        self._set_ends()
         self.layouts = self._layouts()
         blocks = [block for layout in self.layouts for block in layout.blocks]
         self.one_a_pass = all(step == Step(1) for block in blocks for step in block.steps)
@@ -99,8 +102,10 @@ class Batch:
         self.predicts_next = is_causal and (self.shift or attention.causal_context) and not self.runs_later
         self.fills_next = self.predicts_next and (attention.blocks_from == "row_start" or attention.causal_context)
         self.stores = cache.stores_blocks or self.predicts_next
-        self.is_strict = is_causal and not attention.whole_prompt
-        self.n_edits = way.sampler.edit_passes(options)
+
+    def _set_ends(self) -> None:
+        """Sets the facts that decide where rows end, and what of a canvas is left out."""
+        way, options = self.way, self.options
         has_blocks = not self.is_whole or options.append_blocks or way.sampler.ends_at_eos
         self.stops_at_end = has_blocks and not self.runs_later
         self.leaves_out = self.is_whole and way.exits_early

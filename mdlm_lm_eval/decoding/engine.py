@@ -71,11 +71,7 @@ def completions_of(call: DecodingCall) -> Iterator[tuple[int, Completion]]:
         (frequencies,) = load_file(options.token_frequencies).values()
     if frequencies is not None:
         call = replace(call, token_frequencies=to_device(frequencies, denoiser.device))
-    together: dict[object, list[int]] = {}  # the numbers of canvases that share lanes
-    for index, canvas in enumerate(call.canvases):
-        shape = (up_to_positions(len(canvas.token_ids)), canvas.block_lengths) if options.batch_invariant else None
-        together.setdefault(shape, []).append(index)
-    for indices in together.values():
+    for indices in _together(call.canvases, options):
         try:
             for index, completion in Engine(replace(call, canvases=[call.canvases[n] for n in indices])).completions():
                 yield indices[index], completion
@@ -101,6 +97,15 @@ def with_prefixes(
         found = [replace(canvas, prefix=prefix) for canvas, prefix in zip(canvases, prefixes, strict=True)]
     order = sorted(range(len(found)), key=lambda n: sort_key_of(found[n].prefix, len(found[n].token_ids)))
     return found, order, store
+
+
+def _together(canvases: Sequence[Canvas], options: DecodingOptions) -> list[list[int]]:
+    """The numbers of canvases that share lanes: of all, or with `batch_invariant` of those of one shape."""
+    of_shapes: dict[object, list[int]] = {}
+    for index, canvas in enumerate(canvases):
+        shape = (up_to_positions(len(canvas.token_ids)), canvas.block_lengths) if options.batch_invariant else None
+        of_shapes.setdefault(shape, []).append(index)
+    return [*of_shapes.values()]
 
 
 def _check_model(denoiser: Denoiser, way: Way, end_think_ids: Sequence[int]) -> None:

@@ -34,19 +34,17 @@ def unmask_counts(n_masks: int, steps: int, schedule: str, *, after_one: bool = 
         1 - r^2 (arXiv 2508.13148; some steps fill none).
     """
     if schedule == "dream":
-        times = torch.linspace(1, _DREAM_EPSILON, steps + 1)  # float32, as the reference rounds
-        counts = _counts_between(
-            n_masks - after_one, times[int(after_one) :], lambda left, kept: int(left * (1 - kept))
-        )
-        return [1, *counts] if after_one else counts
+        times = torch.linspace(1, _DREAM_EPSILON, steps + 1)[int(after_one) :]  # float32, as the reference rounds
+        rest = _counts_between(n_masks - after_one, times, lambda left, kept: int(left * (1 - kept)))
+        return [1] * after_one + rest
     if after_one:
         return [1, *unmask_counts(n_masks - 1, steps - 1, schedule)]
     if schedule in _MASKGIT:
         lefts = [math.floor(n_masks * max(_MASKGIT[schedule]((i + 1) / steps), 1e-6)) for i in range(steps)]
         return [before - after for before, after in itertools.pairwise([n_masks, *lefts])]
     if schedule in ("linear", "llada2"):
-        share, rest = divmod(n_masks, steps)
-        return [share + (step < rest) for step in range(steps)]
+        share, more = divmod(n_masks, steps)
+        return [share + (step < more) for step in range(steps)]
     if schedule == "bd3lm":
         times = (torch.arange(steps, -1, -1, dtype=torch.float64) / steps).float()
         times = 1 - (1 - times)  # not the identity in float32, where exact arithmetic gives other counts
