@@ -44,7 +44,7 @@ from mdlm_lm_eval.options import DEFAULT_SAMPLER, LikelihoodOptions, OptionError
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.provenance import fingerprint, in_words, provenance
 from mdlm_lm_eval.record import RunRecord
-from mdlm_lm_eval.resolve import ResolvedRequest, without_effect
+from mdlm_lm_eval.resolve import ResolvedRequest
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
@@ -127,11 +127,10 @@ class MDLM(LoadedModel):
         turn_ends = self.tokenizer.convert_ids_to_tokens(sorted(self.eos_ids | self.end_of_turn_ids))
         named, has_asked = self.think_end_token, bool(self.chat_template_args.get("enable_thinking"))
         think_end = self.tokenizer.decode([named]) if isinstance(named, int) else named
-        without = {id(request): request.without_thinking() for request in wanted}
         found, n_closed = [], 0
         for instance, request in zip(requests, wanted, strict=True):
             is_closed = closes_thinking(instance.args[0], think_end or request.options.end_think, turn_ends)
-            found.append(without[id(request)] if is_closed else request)
+            found.append(request.without_thinking if is_closed else request)
             n_closed += is_closed and (has_asked or found[-1].options != request.options)
         if n_closed:
             logger.warning(_CLOSED, n_closed, len(found))
@@ -329,7 +328,7 @@ class MDLM(LoadedModel):
         if plain := sum(has_slots(one.instance.args[0]) for one in generations if not one.request.infill):
             logger.warning(_NO_SLOTS, plain, len(generations))
         for request in {id(one.request): one.request for one in generations}.values():
-            for name, why in without_effect(request).items():
+            for name, why in request.without_effect.items():
                 if name in request.typed:
                     logger.warning("%s=%s has no effect %s", name, shown(request.options.as_dict()[name]), why)
         short = [

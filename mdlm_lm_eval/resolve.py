@@ -16,7 +16,6 @@ from mdlm_lm_eval.model.attention import FULL_ATTENTION
 from mdlm_lm_eval.options import (
     APPROXIMATE_CACHES,
     DEFAULT_SAMPLER,
-    PARALLEL_RULES,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
@@ -70,12 +69,6 @@ _EXCLUDES: dict[str, Callable[[Any], bool]] = {
     "unmasking": is_random,
     "cfg_scale": bool,
 }
-# Options that change something only with another option: at this value, or (None) at any value but its default.
-_PARTNERS: dict[str, tuple[str, Any]] = {
-    **dict.fromkeys(("position_decay", "calibration_cap", "token_frequencies"), ("unmasking", "position_calibrated")),
-    "end_think_power": ("end_think_boost", None),
-    "filler": ("n_fillers", None),
-}
 
 Layer = Mapping[str, Any]
 # Returns the AttentionPattern for the option `block_length`; None if the model is not known.
@@ -107,6 +100,7 @@ class ResolvedRequest(Way):
         """Equal for requests that may share a batch."""
         return replace(self.options, max_gen_toks=None), self.until, self.infill
 
+    @cached_property
     def without_thinking(self) -> "ResolvedRequest":
         """The same request for a prompt that closes thinking: no option writes its end into the answer."""
         return replace(self, options=replace(self.options, end_think_boost=0.0, max_thinking_tokens=None), thinks=False)
@@ -310,21 +304,6 @@ def _without_filled_in_length(gen_kwargs: Mapping[str, Any]) -> Mapping[str, Any
     if not is_filled_in or not any(value is not None for value in others):
         return gen_kwargs
     return {name: value for name, value in gen_kwargs.items() if name != "max_gen_toks"}
-
-
-def without_effect(way: Way) -> dict[str, str]:
-    """Returns the options that are set but change nothing, each with the reason as the end of a sentence."""
-    options, changes, found = way.options, way.options.changes(), {}
-    for name, (partner, value) in _PARTNERS.items():
-        if partner not in changes if value is None else getattr(options, partner) != value:
-            found[name] = f"without {partner}" if value is None else f"without {partner}={value}"
-    if not way.sampler.reads_priority:
-        found["unmasking"] = f"with sampler={options.sampler}"
-    rules = [name for name in PARALLEL_RULES if getattr(options, name) is not None]
-    if rules and not way.attention.is_block_causal and way.sampler.steps_of(1, options) is not None:
-        rule = f"with {rules[0]}={shown(getattr(options, rules[0]))}"
-        found |= dict.fromkeys(("steps", "steps_per_block", "schedule"), rule)
-    return {name: why for name, why in found.items() if name in changes}
 
 
 def loading_names(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,16 +8,31 @@ passes over blocks. Nothing here imports torch, as options ask for the names.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from mdlm_lm_eval.declared import asked_sampler, declarations, sampler_of
 from mdlm_lm_eval.decoding.guests import signature_of
 from mdlm_lm_eval.decoding.sampler import Needs, Sampler
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
-from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, Options, check_names, must_be, shown
+from mdlm_lm_eval.options import (
+    DEFAULT_SAMPLER,
+    PARALLEL_RULES,
+    DecodingOptions,
+    OptionError,
+    Options,
+    check_names,
+    must_be,
+    shown,
+)
 from mdlm_lm_eval.registry import SAMPLERS, UNMASKING
 
 T = TypeVar("T", bound=Options)
+# Options that change something only with another option: at this value, or (None) at any value but its default.
+_PARTNERS: dict[str, tuple[str, Any]] = {
+    **dict.fromkeys(("position_decay", "calibration_cap", "token_frequencies"), ("unmasking", "position_calibrated")),
+    "end_think_power": ("end_think_boost", None),
+    "filler": ("n_fillers", None),
+}
 # The options that left-to-right decoding takes: with both modes, and with each.
 _OF_ANY_MODE = {"mode", "n_masks", "mask_ratio", "max_gen_toks", "early_exit", "seed", "suppress_eos", "end_think"}
 _OF_ANY_MODE |= {"escape_until", "unfinished_thinking"}
@@ -163,6 +178,21 @@ class Way:
     def exits_early(self) -> bool:
         """Whether a row may leave the batch when its answer is decided, before its canvas is complete."""
         return self.options.early_exit and self.sampler.settled != "with the canvas"
+
+    @cached_property
+    def without_effect(self) -> dict[str, str]:
+        """The options that are set but change nothing, each with the reason as the end of a sentence."""
+        options, changes, found = self.options, self.options.changes(), {}
+        for name, (partner, value) in _PARTNERS.items():
+            if partner not in changes if value is None else getattr(options, partner) != value:
+                found[name] = f"without {partner}" if value is None else f"without {partner}={value}"
+        if not self.sampler.reads_priority:
+            found["unmasking"] = f"with sampler={options.sampler}"
+        rules = [name for name in PARALLEL_RULES if getattr(options, name) is not None]
+        if rules and not self.attention.is_block_causal and self.sampler.steps_of(1, options) is not None:
+            rule = f"with {rules[0]}={shown(getattr(options, rules[0]))}"
+            found |= dict.fromkeys(("steps", "steps_per_block", "schedule"), rule)
+        return {name: why for name, why in found.items() if name in changes}
 
 
 def way_of(options: DecodingOptions, attention: AttentionPattern = FULL_ATTENTION) -> Way:

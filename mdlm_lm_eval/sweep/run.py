@@ -36,7 +36,6 @@ from mdlm_lm_eval.models import model_path
 from mdlm_lm_eval.options import DecodingOptions, OptionError, did_you_mean
 from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
 from mdlm_lm_eval.record import digest_of_settings
-from mdlm_lm_eval.resolve import without_effect
 from mdlm_lm_eval.sweep.claims import Claims, fail, progress_bar, say
 from mdlm_lm_eval.sweep.plan import RESULT_FILE, Cell, Sweep, distinct
 from mdlm_lm_eval.tasks.repeated.placement import place_query
@@ -155,7 +154,7 @@ def check_cells(sweep: Sweep) -> None:
             settings = settings_of(config, cell.arguments)
         except OptionError as error:
             raise OptionError(f"{cell.name}: {error}") from error
-        idle = without_effect(settings.way)
+        idle = settings.way.without_effect
         effective = replace(settings.decoding, **{name: defaults[name] for name in idle})
         others = {name: value for name, value in cell.arguments.items() if name not in own}
         key = repr(replace(cell, arguments=others)), effective, settings.likelihood, settings.model
