@@ -24,12 +24,12 @@ from mdlm_lm_eval import (
     LikelihoodOptions,
     decode,
     fill,
+    from_python,
     load,
     load_denoiser,
     load_tokenizer,
     log_likelihood,
 )
-from mdlm_lm_eval.decoding import from_python
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
