@@ -27,8 +27,15 @@ from safetensors.torch import load_file
 
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall, FirstToken
-from mdlm_lm_eval.decoding.passes import Hindsight, Outcome, Passes, Reader, SamplerState
-from mdlm_lm_eval.decoding.readers import FirstSlot, History, NextToken, RaisedEndOfThinking, end_thinking
+from mdlm_lm_eval.decoding.passes import Hindsight, Outcome, Passes, Reader
+from mdlm_lm_eval.decoding.readers import (
+    FirstSlot,
+    History,
+    NextToken,
+    RaisedEndOfThinking,
+    SamplerState,
+    end_thinking,
+)
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
 from mdlm_lm_eval.decoding.rows import MOST_IDLE, Lanes, Row, Stage
 from mdlm_lm_eval.decoding.trace import Event
@@ -316,7 +323,9 @@ class Engine:
 
 def _readers(batch: Batch) -> list[Reader]:
     """The readers of each pass, in the order in which they see its logits."""
-    readers: list[Reader] = [SamplerState(batch)]
+    readers: list[Reader] = []
+    if own := batch.way.sampler.state(1, batch.n_columns, torch.device("cpu")):
+        readers.append(SamplerState(own))
     if batch.predicts_next and not batch.fills_next:
         readers.append(NextToken())
     if batch.call.label_ids:

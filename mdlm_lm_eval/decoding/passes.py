@@ -42,25 +42,6 @@ class Reader:
         """Learns what the sampler chose."""
 
 
-class SamplerState(Reader):
-    """The sampler's own tensors, on the host."""
-
-    def __init__(self, batch: Batch) -> None:
-        self.fresh = batch.way.sampler.state(1, batch.n_columns, torch.device("cpu"))
-
-    def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
-        """`View.state`."""
-        lanes, state = torch.from_numpy(asked.window.lanes[:, 0]), asked.window.of.state
-        return {"state": {name: state[name][lanes] for name in self.fresh}}
-
-    def after(self, found: Mapping[str, Numbers], asked: Asked, choice: Choice) -> None:
-        """Keeps the tensors of the pass's rows."""
-        taken = [n for n, row in enumerate(asked.window.rows) if row is not None]
-        lanes = torch.from_numpy(asked.window.lanes[taken, 0])
-        for name, each in choice.state.items():
-            asked.window.of.state[name][lanes] = each[taken]
-
-
 class Outcome(NamedTuple):
     """A pass on the host: the tokens before and after it [P, C], and their probabilities, 0 if not proposed by it."""
 

@@ -20,6 +20,25 @@ from mdlm_lm_eval.model.devices import to_device
 _EPSILON = 1e-12  # of divergences, as in arXiv 2511.05664
 
 
+class SamplerState(Reader):
+    """The sampler's own tensors, on the host."""
+
+    def __init__(self, fresh: Mapping[str, Tensor]) -> None:
+        self.fresh = fresh
+
+    def fields(self, found: Mapping[str, Numbers], asked: Asked) -> dict[str, Any]:
+        """`View.state`."""
+        lanes, state = torch.from_numpy(asked.window.lanes[:, 0]), asked.window.of.state
+        return {"state": {name: state[name][lanes] for name in self.fresh}}
+
+    def after(self, found: Mapping[str, Numbers], asked: Asked, choice: Choice) -> None:
+        """Keeps the tensors of the pass's rows."""
+        taken = [n for n, row in enumerate(asked.window.rows) if row is not None]
+        lanes = torch.from_numpy(asked.window.lanes[taken, 0])
+        for name, each in choice.state.items():
+            asked.window.of.state[name][lanes] = each[taken]
+
+
 class FirstSlot(Reader):
     """The model's answer at each row's first slot, for tasks whose answers are labels, with the tokens `label_ids`.
 
