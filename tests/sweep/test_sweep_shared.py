@@ -1,12 +1,14 @@
-"""Several processes on one output: each cell is computed once, whoever dies, and the files are those of one process."""
+"""Several processes on one output, or a Ray cluster: each cell is computed once, whoever dies, into the same files."""
 
 import random
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
+from mdlm_lm_eval.sweep.claims import Claims
 from tests.support.commands import run, start
 from tests.sweep.test_sweep import stored, sweep, words
 
@@ -76,3 +78,45 @@ def test_processes_of_torchrun_share_the_cells(
     done = run(SWEEP, *words(tmp_path, checkpoint, task_folder, N_MASKS, "--limit=1"), processes=2)
     assert "mdlm-sweep: 4 of 4 cells are done" in done.stderr
     assert stored(tmp_path) == undisturbed
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_writes_the_same_files_also_when_a_worker_is_killed(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two nodes, both on this machine."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'mdlm-lm-eval[ray]'")
+    from ray.cluster_utils import Cluster
+
+    more = ("--n_masks=3,4", "--n_fillers=0,500", "--limit=1")
+    take = Claims.take
+    killed: list[Any] = []
+
+    def take_and_kill(claims: Claims) -> Any:
+        """Kills one of the workers once a first cell is done."""
+        if claims.own and not killed:
+            below = psutil.Process().children(recursive=True)
+            killed.append(next(process for process in below if "ray::Worker" in "".join(process.cmdline())))
+            killed[0].kill()
+        return take(claims)
+
+    monkeypatch.setattr(Claims, "take", take_and_kill)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    without = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # a Python process each
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, **without})
+    nodes.add_node(num_cpus=1, num_gpus=0)
+    try:
+        ray_options = ("--executor=ray", f"--address={nodes.address}")
+        on_ray = sweep(tmp_path / "ray", checkpoint, task_folder, *more, *ray_options)
+        monkeypatch.undo()
+        none = sweep(tmp_path / "none", checkpoint, task_folder, *ray_options, "--gpus_per_worker=1")
+    finally:
+        nodes.shutdown()
+    assert on_ray.code == 1
+    assert on_ray.err.count("500 tokens after them") >= 2
+    assert "mdlm-sweep: 2 of 4 cells are done" in on_ray.err
+    assert not ray.is_initialized()
+    assert killed
+    assert "gpus_per_worker=1: the most on one node of this cluster is 0" in str(none.code) + none.err
+    assert sweep(tmp_path / "here", checkpoint, task_folder, *more).code == 1
+    assert stored(tmp_path / "ray") == stored(tmp_path / "here")
