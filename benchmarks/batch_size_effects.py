@@ -16,7 +16,7 @@ from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.text import markdown_table
 
 HEADER = ("type", "masks", "steps", "batch size", "other strings", "answers that turned right or wrong", "accuracy, %")
 

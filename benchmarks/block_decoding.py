@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval import DecodingOptions, Denoiser, decode
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
-from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.text import markdown_table
 
 MASK_TOKEN_ID = 0
 # config.json of LLaDA2.0-mini

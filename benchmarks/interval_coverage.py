@@ -26,7 +26,6 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import bootstrap
 
-from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import (
     Interval,
     Score,
@@ -39,6 +38,7 @@ from mdlm_lm_eval.results.statistics import (
     score_of_questions,
     score_over_rules,
 )
+from mdlm_lm_eval.results.text import markdown_table, replace_table
 from mdlm_lm_eval.tasks.rule_sets import PAIRS, TRIPLES
 
 FOLDER = Path(__file__).parent

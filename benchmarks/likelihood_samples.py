@@ -22,7 +22,7 @@ from mdlm_lm_eval.likelihood.corruptions import Corruption, monte_carlo_corrupti
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.options import LikelihoodOptions
-from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.text import markdown_table
 from training.walks import SUCCESSOR_PROBABILITIES, random_walk, successors
 
 LENGTH, SAMPLES, BATCH = 12, (32, 64, 128), 32

@@ -8,11 +8,11 @@ import csv
 import sys
 from pathlib import Path
 
-from mdlm_lm_eval.results.markdown import compact, markdown_table
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.samples import scores_by_question
 from mdlm_lm_eval.results.statistics import Score, difference, score_of_sets
 from mdlm_lm_eval.results.suite import SUITE_METRIC
+from mdlm_lm_eval.results.text import compact, markdown_table
 
 FILE = Path(__file__).with_suffix(".csv")
 PLACES = ("prefix", "middle", "trailing")

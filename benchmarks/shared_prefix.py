@@ -37,7 +37,7 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import Prefix, begin_rows, sort_key_of
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
-from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.text import markdown_table
 from tests.conftest import random_llama
 
 MASK, PAD = 0, 1

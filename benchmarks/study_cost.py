@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from mdlm_lm_eval.command_line import recipes_in
-from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.text import markdown_table
 from mdlm_lm_eval.sweep.__main__ import RECIPES
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.run import Tasks

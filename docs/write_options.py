@@ -21,7 +21,7 @@ from mdlm_lm_eval.options import (
 )
 from mdlm_lm_eval.presets import Published, published, repeated_by
 from mdlm_lm_eval.registry import KINDS, ROW_DECODERS, SAMPLERS
-from mdlm_lm_eval.results.markdown import markdown_table, replace_table
+from mdlm_lm_eval.results.text import markdown_table, replace_table
 
 # The tables of options.md about decoding, in the page's order. What samplers and row decoders
 # declare is in `samplers`, and what no table names in `other`.

@@ -17,7 +17,7 @@ from typing import Any
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.options import OptionError, did_you_mean, unknown_option
-from mdlm_lm_eval.results.printable import printable
+from mdlm_lm_eval.results.text import printable
 
 _STOPPED, _PIPE_CLOSED = 130, 141  # a shell's exit codes for SIGINT and SIGPIPE
 LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's default seeds: Python, numpy, torch, few-shot samples

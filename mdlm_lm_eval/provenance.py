@@ -18,8 +18,8 @@ from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import RunRecord, digest_of_settings, facts_of_run, weights_digest
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.files import read_json
-from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, kept_in_words, settings_in_words
 from mdlm_lm_eval.results.names import adapter_name, adapter_recipe
+from mdlm_lm_eval.results.text import audit_in_words, cost_in_words, kept_in_words, settings_in_words
 
 _IN_EFFECT = ("n_masks", "steps", "block_length", "cache")  # options whose effect `settings_in_words` names
 # Attributes of the model, and model options, that results record.

@@ -18,8 +18,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
-from mdlm_lm_eval.results.markdown import compact, markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import COLLAPSE, LEAST_MODELS, OverModels, holm, over_models
+from mdlm_lm_eval.results.text import compact, markdown_table, replace_table
 from training import asking
 from training.asking import OUTCOME, strata
 from training.study import ANSWERS, ARMS, N_READING, SEEDS, read_seed, reads

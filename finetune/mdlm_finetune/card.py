@@ -19,11 +19,11 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.decomposition import WORDS, Decomposition, decomposition_of
 from mdlm_lm_eval.results.files import write_whole
 from mdlm_lm_eval.results.frame import rows_of
-from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import Interval, Score, difference
 from mdlm_lm_eval.results.suite import SPELLING_ALONE
+from mdlm_lm_eval.results.text import markdown_table
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 FEWEST, MOST = 2, 200  # mask counts of every loss to masks that the project reports

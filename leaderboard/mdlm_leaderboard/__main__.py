@@ -8,7 +8,7 @@ from typing import Any
 
 from mdlm_lm_eval.command_line import ending_well, parser_of, refuse_rest
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.printable import printable
+from mdlm_lm_eval.results.text import printable
 
 _COMMAND = "mdlm-leaderboard"
 _EXAMPLE = """examples:

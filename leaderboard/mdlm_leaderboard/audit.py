@@ -8,10 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_chosen_file
 from mdlm_lm_eval.results.samples import metrics_of, new_instance, read_samples, samples_path
 from mdlm_lm_eval.results.statistics import clustered_interval, difference, score_of_sets
+from mdlm_lm_eval.results.text import markdown_table
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 

@@ -24,12 +24,10 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.deviations import listed
 from mdlm_lm_eval.results.files import UnusableFile, check_inside, check_regular, replaced_content
 from mdlm_lm_eval.results.frame import COSTS, read_folder
-from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
-from mdlm_lm_eval.results.markdown import aligned
-from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.result_file import ResultFile, missing
 from mdlm_lm_eval.results.statistics import Score, against
+from mdlm_lm_eval.results.text import UNMEASURED, aligned, noise_in_words, printable
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 _OF_ROW = ("model", "adapter", "source", "family", "steps", "unmasking")

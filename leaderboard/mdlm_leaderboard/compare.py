@@ -18,8 +18,6 @@ from mdlm_lm_eval.presets import Published, published, repeated_by, run_of
 from mdlm_lm_eval.results.deviations import deviations_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import rows_of
-from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
-from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves, read_chosen_file
 from mdlm_lm_eval.results.samples import Answers, by_cluster, read_answers
@@ -33,6 +31,7 @@ from mdlm_lm_eval.results.statistics import (
     score_over_rules,
     wilson,
 )
+from mdlm_lm_eval.results.text import UNMEASURED, markdown_table, noise_in_words
 
 MARGIN = 0.03
 _QUANTILE = 1.644854  # of one side's 5%

@@ -16,7 +16,6 @@ from mdlm_lm_eval.results import old_files, parallelism
 from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, over_seeds
 from mdlm_lm_eval.results.deviations import listed
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK
-from mdlm_lm_eval.results.in_words import check_in_words
 from mdlm_lm_eval.results.statistics import (
     Interval,
     Score,
@@ -27,6 +26,7 @@ from mdlm_lm_eval.results.statistics import (
     score_over_rules,
 )
 from mdlm_lm_eval.results.suite import task_names
+from mdlm_lm_eval.results.text import check_in_words
 
 QUALITIES = (90, 95)  # percent, of ParallelBench
 # Options that set the number of steps: rows that differ only in these are one curve of accuracy against speed.

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mdlm_lm_eval.results.printable import in_markdown, printable
+from mdlm_lm_eval.results.text import in_markdown, printable
 
 
 @cache

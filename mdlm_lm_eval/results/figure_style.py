@@ -16,7 +16,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from mdlm_lm_eval.results.files import write_whole
-from mdlm_lm_eval.results.printable import printable
+from mdlm_lm_eval.results.text import printable
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish. Yellow is left out, since it is too light on
 # white, and black is replaced by dark grey.

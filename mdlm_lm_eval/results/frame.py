@@ -12,13 +12,12 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.decomposition import decomposition_of
 from mdlm_lm_eval.results.deviations import MASKS, deviations_of, listed
 from mdlm_lm_eval.results.files import UnusableFile, check_inside
-from mdlm_lm_eval.results.in_words import check_in_words
-from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.recorded import LARGEST
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, missing, read_result_file
 from mdlm_lm_eval.results.samples import ScoredQuestion, pair_accuracies, scores_by_question
 from mdlm_lm_eval.results.statistics import Score, mean_of_tasks, score_of_sets, score_of_tasks
 from mdlm_lm_eval.results.suite import SUITE_METRIC
+from mdlm_lm_eval.results.text import check_in_words, printable
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 # The costs of answers, and their heads in tables. Positions are those that went through the layers, per token of the

@@ -15,11 +15,11 @@ from mdlm_lm_eval.options import did_you_mean
 from mdlm_lm_eval.results import old_files
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
-from mdlm_lm_eval.results.printable import printable
 from mdlm_lm_eval.results.recorded import LARGEST, RECORDED, Ranges, check_types
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.statistics import Interval, Score, answers_in
 from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, suite_task
+from mdlm_lm_eval.results.text import printable
 
 logger = logging.getLogger(__name__)
 

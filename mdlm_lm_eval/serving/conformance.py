@@ -18,8 +18,8 @@ from lm_eval._cli.utils import MergeDictAction
 
 from mdlm_lm_eval.command_line import ending_well, parser_of
 from mdlm_lm_eval.options import OptionError, shown
-from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.samples import new_instance
+from mdlm_lm_eval.results.text import markdown_table
 from mdlm_lm_eval.serving import REQUEST_OPTIONS, NoAnswerError, check_answer, text_of
 
 if TYPE_CHECKING:

@@ -27,11 +27,11 @@ from mdlm_lm_eval.loader import digests
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, benchmarks, frame_of, shown_costs
-from mdlm_lm_eval.results.markdown import aligned, markdown_table
 from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import Score, against, pairing
 from mdlm_lm_eval.results.suite import suite_info
+from mdlm_lm_eval.results.text import aligned, markdown_table
 from mdlm_lm_eval.sweep.plan import RESULT_FILE, Cell, Sweep
 
 # Settings of the sweep and of a cell that are recorded as they are.

@@ -41,8 +41,8 @@ from mdlm_lm_eval.arguments import config_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.paper.verdict import POWER, claims, digest, power
 from mdlm_lm_eval.results.files import read_json, write_whole
-from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import named
+from mdlm_lm_eval.results.text import markdown_table
 from mdlm_lm_eval.sweep.claims import lock_of, say
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.run import Measured, Tasks, check_analysis, tokenizer_of_model

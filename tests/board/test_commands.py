@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from mdlm_leaderboard.__main__ import main
-from mdlm_lm_eval.results.in_words import UNMEASURED
+from mdlm_lm_eval.results.text import UNMEASURED
 from tests.board.conftest import Typed
 from tests.support.leaderboard_files import (
     HASH,

@@ -16,7 +16,7 @@ from mdlm_lm_eval.check import authors, here
 from mdlm_lm_eval.check.__main__ import _parser, check, main
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.in_words import check_in_words
+from mdlm_lm_eval.results.text import check_in_words
 from tests.conftest import data, refused
 from tests.support.leaderboard_files import gsm8k_file, write
 from tests.support.local_tasks import local_task

@@ -1,9 +1,66 @@
-"""Sentences about a run, from its result: for the end of a run and for `mdlm-leaderboard show`."""
+"""Texts that are shown: those that anybody may have written, tables in Markdown, and sentences about a run.
 
-from collections.abc import Collection, Mapping, Sequence
+In a README, tables stand between `<!-- name -->` and `<!-- end -->`.
+"""
+
+import math
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 _RANGES = {"masks": "asked_masks", "steps": "steps", "block": "block_length"}
+UNMEASURED = "How many answers rounding alone flips was not measured on these tasks (see mdlm-check --task)."
+_UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))  # control and formatting characters, halves of one, line ends
+_ACTIVE = re.compile(r"[\\`*\[\]|~$#>]|(?<!\w)_|_(?!\w)")  # an underscore inside a word has no meaning
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;"})
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """The text with an escape such as `\\x1b` for each control or formatting character that is not in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one.encode("unicode_escape").decode() if unicodedata.category(one) in _UNSEEN and one not in keep else one
+        for one in text
+    )
+
+
+def in_markdown(text: str) -> str:
+    """Markdown, on one line, that shows this text: no cell, heading, picture, link or HTML of its own."""
+    return _ACTIVE.sub(r"\\\g<0>", printable(text)).translate(_ENTITIES)
+
+
+# Tables
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, without a line end after its last row."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))
+
+
+def aligned(values: Iterable[float | None]) -> list[str]:
+    """A column of numbers with equally many decimals: as many as the smallest needs for three digits, at most four."""
+    known = [value if value is not None and math.isfinite(value) else None for value in values]
+    least = min((abs(value) for value in known if value), default=1)
+    decimals = min(max(2 - math.floor(math.log10(least)), 0), 4)
+    return ["–" if value is None else f"{value:.{decimals}f}" for value in known]
+
+
+def compact(text: str) -> str:
+    """The same Markdown without spaces around the bars of its tables."""
+    return "\n".join(line.replace(" | ", "|").replace("| ", "|").replace(" |", "|") for line in text.splitlines())
+
+
+def replace_table(readme: Path, name: str, text: str) -> None:
+    """Replaces the text in the place of a README that is marked with `name`; tables become compact."""
+    marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    old = readme.read_text(encoding="utf-8")
+    readme.write_text(marked.sub(lambda match: f"{match[1]}{compact(text)}\n{match[2]}", old), encoding="utf-8")
+
+
+# A run, from its result: for its end, and for `mdlm-leaderboard show`
 
 
 def settings_in_words(tasks: Collection[Mapping[str, Any]], has_chat_template: bool) -> list[str]:
@@ -47,9 +104,6 @@ def audit_in_words(audits: Sequence[Mapping[str, Any]], how: str = "without the 
 def kept_in_words(kept: int) -> str:
     """The number of answers that `--use_cache` has kept from earlier runs; "" if there are none."""
     return f"{kept} answers and their cost are an earlier run's (use_cache)" if kept else ""
-
-
-UNMEASURED = "How many answers rounding alone flips was not measured on these tasks (see mdlm-check --task)."
 
 
 def noise_in_words(check: Mapping[str, Any] | None, tasks: Collection[str], n_questions: int) -> str:
