@@ -16,11 +16,11 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from mdlm_finetune.recipe import Recipe, Run
 from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.decomposition import WORDS, Decomposition, decomposition_of
 from mdlm_lm_eval.results.files import write_whole
 from mdlm_lm_eval.results.frame import rows_of
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.samples import WORDS, Decomposition, decomposition_of
 from mdlm_lm_eval.results.statistics import Interval, Score, difference
 from mdlm_lm_eval.results.suite import SPELLING_ALONE
 from mdlm_lm_eval.results.text import markdown_table

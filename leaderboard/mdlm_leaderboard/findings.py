@@ -25,9 +25,8 @@ from mdlm_lm_eval.results.figure_style import (
     log_axis,
     save_light_and_dark,
 )
-from mdlm_lm_eval.results.frame import COSTS
+from mdlm_lm_eval.results.frame import COSTS, TIMES, slack_of
 from mdlm_lm_eval.results.names import BUILT_IN
-from mdlm_lm_eval.results.parallelism import TIMES, slack_of
 from mdlm_lm_eval.results.statistics import Interval, difference
 
 _ONE_STEP = ("1", AUTOREGRESSIVE)

@@ -12,10 +12,19 @@ import pandas as pd
 
 from mdlm_leaderboard.scores import BENCHMARKS, BY_NAME, NO_MASKS, Series, Who
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES
-from mdlm_lm_eval.results import old_files, parallelism
-from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, over_seeds
 from mdlm_lm_eval.results.deviations import listed
-from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK
+from mdlm_lm_eval.results.frame import (
+    COSTS,
+    ONE_BLOCK,
+    Contender,
+    frontier_marks,
+    measure_of_speed,
+    parallel_bench,
+    slack_of,
+    speed_of,
+)
+from mdlm_lm_eval.results.result_file import has_fault
+from mdlm_lm_eval.results.samples import Decomposition, decomposition_of, over_seeds
 from mdlm_lm_eval.results.statistics import (
     Interval,
     Score,
@@ -50,7 +59,7 @@ class Estimate:
     costs: the costs of the answers, by their names in `COSTS`.
     bound: the best scores of independent draws of several tokens per step, in words.
     speed: the speed by the measure `speed_by`, in which settings are compared.
-    mark: one of `parallelism.marks`.
+    mark: one of `frontier_marks`.
     parallel_bench: ParallelBench's PB90 and PB95, for the whole of `mdlm_parallel` only.
     """
 
@@ -178,7 +187,7 @@ def _marks(who: Who, own: pd.DataFrame) -> dict[str, str]:
     if all(own["is_one_block"]):
         marks[ONE_BLOCK] = "block_length holds all masks, so that longer ones decode alike"
     for check in filter(None, own["check"]):
-        name = "fault" if old_files.has_fault(check) else "stale check" if check["stale"] else "checked"
+        name = "fault" if has_fault(check) else "stale check" if check["stale"] else "checked"
         marks[name] = f"mdlm-check: {check_in_words(check)}"
     return marks
 
@@ -293,28 +302,28 @@ def with_speeds(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 
 def _parallel_bench(scored: Scored) -> Changes:
     """PB90 and PB95 of rows that are one curve of score by tokens per evaluation."""
-    ways: dict[Any, dict[str, parallelism.Point]] = {}
+    ways: dict[Any, dict[str, tuple[float, float]]] = {}
     for row, one in scored:
         if tokens := one.tokens_per_evaluation:
             settings = tuple(each for each in row.who.other if each.name not in _PACE)
             ways.setdefault((str(row.who), settings), {})[row.id] = tokens, 100 * one.mean
     for way in (way for way in ways.values() if len(way) > 1):
-        pb = {quality: parallelism.parallel_bench([*way.values()], quality) for quality in QUALITIES}
+        pb = {quality: parallel_bench([*way.values()], quality) for quality in QUALITIES}
         yield from ((id, {"parallel_bench": pb}) for id in way)
 
 
 def _frontiers(scored: Scored) -> Changes:
     """The speed of each row with other settings of its checkpoint, and whether it is on a frontier."""
     costs, machines = [one.costs for _, one in scored], {one.machine for _, one in scored}
-    by = parallelism.measure_of_speed(costs, is_one_machine=len(machines) == 1)
+    by = measure_of_speed(costs, is_one_machine=len(machines) == 1)
     if by is None:
         return
     n_settings = Counter(str(row.who) for row, _ in scored)
     contenders = {}
     for row, one in scored:
         if n_settings[str(row.who)] > 1:
-            speed, slack = parallelism.speed_of(one.costs[by] or 0, by), parallelism.slack_of(by)
+            speed, slack = speed_of(one.costs[by] or 0, by), slack_of(by)
             frontier = str(row.who), is_exact(row)
-            contenders[row.id] = parallelism.Contender(speed, one.mean, one.score, frontier, slack)
-    for (id, way), mark in zip(contenders.items(), parallelism.marks([*contenders.values()]), strict=True):
+            contenders[row.id] = Contender(speed, one.mean, one.score, frontier, slack)
+    for (id, way), mark in zip(contenders.items(), frontier_marks([*contenders.values()]), strict=True):
         yield id, {"speed": way.speed, "speed_by": by, "mark": mark}

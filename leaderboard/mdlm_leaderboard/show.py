@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from mdlm_lm_eval.results.decomposition import said_of
 from mdlm_lm_eval.results.deviations import CHAT_TEMPLATE, deviations_of
 from mdlm_lm_eval.results.frame import benchmarks, rows_of
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, read_chosen_file
-from mdlm_lm_eval.results.samples import pair_accuracies, samples_paths, scores_by_question, unparsed_answers
+from mdlm_lm_eval.results.samples import pair_accuracies, said_of, samples_paths, scores_by_question, unparsed_answers
 from mdlm_lm_eval.results.text import (
     audit_in_words,
     check_in_words,

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdlm_lm_eval.results.decomposition import SHARES
 from mdlm_lm_eval.results.deviations import MASKS, deviations_of
 from mdlm_lm_eval.results.files import UnusableFile, check_inside, read_json, write_whole
 from mdlm_lm_eval.results.frame import read_folder
@@ -19,6 +18,7 @@ from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.recorded import ANALYSIS, LOOKS, PLAN, check_types
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves
+from mdlm_lm_eval.results.samples import SHARES
 from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, suite_task, task_names
 from mdlm_lm_eval.results.text import printable
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS

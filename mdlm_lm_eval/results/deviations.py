@@ -7,8 +7,7 @@ from typing import Any
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
 from mdlm_lm_eval.declared import defaults_of, silent_names
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
-from mdlm_lm_eval.results.old_files import OLD_SAMPLER
-from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult
+from mdlm_lm_eval.results.result_file import OLD_SAMPLER, UNKNOWN, ResultFile, TaskResult
 from mdlm_lm_eval.results.text import longer_in_words
 
 # Options that set the number of masks or fillers: they are axes of figures, and identify no setting there.

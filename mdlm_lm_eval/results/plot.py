@@ -18,9 +18,20 @@ from matplotlib.lines import Line2D
 
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, OptionError
 from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style, log_axis
-from mdlm_lm_eval.results.frame import CHECKPOINT, COSTS, TABLE, benchmarks, load
+from mdlm_lm_eval.results.frame import (
+    CHECKPOINT,
+    COSTS,
+    SPEEDS,
+    TABLE,
+    Contender,
+    benchmarks,
+    frontier_marks,
+    load,
+    measure_of_speed,
+    slack_of,
+    speed_of,
+)
 from mdlm_lm_eval.results.names import without_shared
-from mdlm_lm_eval.results.parallelism import SPEEDS, Contender, marks, measure_of_speed, slack_of, speed_of
 
 _WHO = [*CHECKPOINT, "settings_without_masks"]
 _MOST_PANELS, _MOST_BANDS, _MOST_NUMBERED = 4, 3, 14
@@ -222,7 +233,7 @@ def _with_marks(rows: pd.DataFrame, cost: str, colours: Mapping[str, str]) -> pd
     return rows.assign(
         frontier=frontiers,
         is_exact=is_exact,
-        mark=marks(settings),
+        mark=frontier_marks(settings),
         marker=is_exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*"),
         label=_labels(rows, "settings"),
         colour=named.map(colours_of(named) | {**colours}),

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +10,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mdlm_lm_eval.options import did_you_mean
-from mdlm_lm_eval.results import old_files
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
 from mdlm_lm_eval.results.recorded import LARGEST, RECORDED, Ranges, check_types
@@ -23,6 +23,9 @@ from mdlm_lm_eval.results.text import printable
 
 logger = logging.getLogger(__name__)
 
+# The name of `sampler` in version 0.3, whose "none" is "auto" now. Among typed arguments it may also be LLaDA's name
+# of `unmasking`.
+OLD_SAMPLER = "remasking"
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
 
 # Files that `mdlm-sweep` and reports write beside results.
@@ -118,6 +121,13 @@ class TaskResult:
         return Interval(mean, mean - _NORMAL_95 * error, mean + _NORMAL_95 * error)
 
 
+class Adapter(NamedTuple):
+    """An adapter's recipe, and its seed if it is one of several."""
+
+    recipe: str
+    seed: int | None = None
+
+
 @dataclass(frozen=True)
 class ResultFile:
     """One result file, read from `place`.
@@ -162,9 +172,9 @@ class ResultFile:
         return [one for one in (*self.group_results.values(), *self.tasks.values()) if one.name not in inside]
 
     @property
-    def trained(self) -> old_files.Adapter:
+    def trained(self) -> Adapter:
         """Recipe and seed of the adapter; an empty recipe without one."""
-        return old_files.adapter_of(self.adapter or "")
+        return adapter_of(self.adapter or "")
 
     @property
     def server(self) -> Mapping[str, Any]:
@@ -314,7 +324,7 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
     settings = [one["options"] for one in mdlm.get("settings", ()) if name in one["tasks"]]
     if mdlm and not settings:
         raise UnusableFile(f"states no settings of {name!r}")
-    options = old_files.renamed_options(settings[0]) if settings else {}
+    options = renamed_options(settings[0]) if settings else {}
     metrics = _metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {}))
     score = metrics["metrics"].get(SUITE_METRIC, 0)
     if suite_task(name) and not 0 <= score <= 1:
@@ -375,3 +385,27 @@ def _metrics(result: Mapping[str, Any], higher_is_better: Mapping[str, bool | No
         "standard_errors": errors,
         "higher_is_better": higher_is_better,
     }
+
+
+# What earlier versions wrote: nothing else knows of it
+
+
+def renamed_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns recorded options under their names of today."""
+    options = dict(recorded)
+    if OLD_SAMPLER in options:
+        before = options.pop(OLD_SAMPLER)
+        options["sampler"] = "auto" if before == "none" else before
+    options.pop("drafts", None)  # of states between 0.3 and 0.4, which changed no answer
+    return options
+
+
+def adapter_of(name: str) -> Adapter:
+    """Returns recipe and seed of a recorded adapter, whose name holds both: "SFT, seed 1"."""
+    found = re.fullmatch(r"(.*), seed (\d+)", name)
+    return Adapter(found[1], int(found[2])) if found else Adapter(name)
+
+
+def has_fault(check: Mapping[str, Any]) -> bool:
+    """Returns whether `mdlm-check` found a fault, which its recorded verdict begins with."""
+    return str(check["verdict"]).startswith("fault")

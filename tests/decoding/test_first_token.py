@@ -11,7 +11,7 @@ from mdlm_lm_eval.jobs.generation import NO_LABELS, Labels, LabelTokens
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
-from mdlm_lm_eval.results.decomposition import SHARES
+from mdlm_lm_eval.results.samples import SHARES
 from tests.conftest import instance_of, tiny_model, tiny_tokenizer
 from tests.support.canvases import EOS, MASK, WAYS, RecordingDenoiser, canvas, model
 

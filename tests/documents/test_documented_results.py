@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mdlm_leaderboard.show import show
-from mdlm_lm_eval.results.decomposition import SHARES
 from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.samples import SHARES
 from mdlm_lm_eval.results.suite import suite_info
 from tests.support.leaderboard_files import committed_board
 
