@@ -19,14 +19,7 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import load, plot, suite
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder, write_whole
-from mdlm_lm_eval.results.frame import (
-    SLACK,
-    Contender,
-    Point,
-    frontier_marks,
-    measure_of_speed,
-    parallel_bench,
-)
+from mdlm_lm_eval.results.frame import SLACK, Contender, frontier_marks, measure_of_speed, parallel_bench
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.samples import read_scores, samples_path
@@ -413,7 +406,7 @@ def test_a_line_joins_only_what_the_board_would_put_into_one_table(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("points", "least", "tokens"), data("cases.json")["ParallelBench"])
-def test_pb90_is_absolute_and_not_interpolated(points: list[Point], least: float, tokens: float | None) -> None:
+def test_pb90_is_absolute_and_not_interpolated(points: list[list[float]], least: float, tokens: float | None) -> None:
     assert parallel_bench([(speed, score) for speed, score in points], least) == tokens
 
 
