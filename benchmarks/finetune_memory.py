@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from mdlm_finetune import Collator, Example, mask_agnostic_loss
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 from mdlm_finetune.recipe import Recipe, read_arguments
-from mdlm_finetune.trainer import predictions
+from mdlm_finetune.run import predictions
 from mdlm_lm_eval.model.denoiser import Denoiser
 
 RECIPE = "llada-8b-base-ce-tv"

@@ -9,13 +9,13 @@ TYPE_CHECKING = False  # importing it from typing would take longer than everyth
 if TYPE_CHECKING:
     from mdlm_finetune.data import Example
     from mdlm_finetune.objectives.mask_agnostic import mask_agnostic_loss
-    from mdlm_finetune.trainer import Collator, DiffusionTrainer
+    from mdlm_finetune.run import Collator, DiffusionTrainer
 
 __all__ = ["Collator", "DiffusionTrainer", "Example", "mask_agnostic_loss"]
 
 _MODULE_OF = {
-    "Collator": "trainer",
-    "DiffusionTrainer": "trainer",
+    "Collator": "run",
+    "DiffusionTrainer": "run",
     "Example": "data",
     "mask_agnostic_loss": "objectives.mask_agnostic",
 }

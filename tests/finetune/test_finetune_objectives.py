@@ -13,7 +13,7 @@ from mdlm_finetune import Collator, Example, mask_agnostic_loss
 from mdlm_finetune.objectives.llada_sft import LladaSft
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 from mdlm_finetune.objectives.sft import Sft
-from mdlm_finetune.trainer import predictions
+from mdlm_finetune.run import predictions
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from tests.conftest import tiny_model
