@@ -14,6 +14,7 @@ from mdlm_lm_eval.model.attention import FULL_ATTENTION
 from mdlm_lm_eval.options import DecodingOptions
 from tests.conftest import evaluate
 from tests.support.canvases import FROM_START, MASK, canvas, model, neighbours
+from tests.support.frozen_runs import difference, frozen, recorded
 from tests.support.logged_traces import canvases_of
 
 
@@ -80,3 +81,14 @@ def test_batch_invariant_answers_in_bfloat16_depend_on_no_other_row(attention: A
         found[is_invariant] = sum(a != b for other in answers[1:] for a, b in zip(answers[0], other, strict=True))
     assert found.pop(True) == 0
     assert all(found.values())
+
+
+# Frozen runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_runs_are_as_they_were_frozen(part: int) -> None:
+    runs = frozen()[part::21]  # of each way of decoding now one of its four variants, now another one
+    differing = [(run, names) for run, record in runs if (names := difference(record, recorded(run)))]
+    assert not differing

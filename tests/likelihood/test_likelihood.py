@@ -4,9 +4,11 @@ import itertools
 import math
 import random
 import statistics
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -14,9 +16,11 @@ from mdlm_lm_eval.from_python import decode
 from mdlm_lm_eval.likelihood.corruptions import monte_carlo_corruptions, standard_error
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import score
+from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
-from tests.conftest import random_llama
+from tests.conftest import evaluate, random_llama
+from tests.support.canvases import FROM_START
 from tests.support.reference import facts_of, load, tensors_of
 
 MASK, PAD, VOCABULARY = 49, 48, 50
@@ -277,3 +281,44 @@ def test_a_canvas_of_masks_alone_has_no_order() -> None:
     assert denoiser.canvas_count == 0
     left_to_right = LikelihoodOptions(likelihood="duel", unmasking="left_to_right")
     assert score(denoiser, [request], left_to_right, batch_size=1, max_length=64)[0][0] < 0
+
+
+# Draws
+
+
+@pytest.mark.parametrize("is_in_blocks", [False, True])
+def test_draws_have_the_sums_and_standard_errors_of_the_result(
+    is_in_blocks: bool, checkpoint: Path, task_folder: Path, tmp_path: Path
+) -> None:
+    lm = MDLM(
+        str(checkpoint), device="cpu", batch_size=4, mc_num=6, check_greedy=False, log_likelihood_draws=str(tmp_path)
+    )
+    if is_in_blocks:
+        lm.denoiser.attention = FROM_START
+    found = evaluate(lm, ["tiny_choice"], task_folder)
+    draws = pd.read_parquet(tmp_path / "loglikelihood_tiny_choice.parquet")
+    added = (draws["weight"] * draws["log_prob"]).groupby([draws["doc_id"], draws["choice"]]).sum()
+    scores = {
+        (sample["doc_id"], choice): float(log_likelihood)
+        for sample in found["samples"]["tiny_choice"]
+        for choice, [(log_likelihood, _)] in enumerate(sample["resps"])
+    }
+    assert added.to_dict() == pytest.approx(scores, abs=1e-5)
+    facts: dict[str, Any] = lm.get_model_info()["mdlm"]["tasks"]["tiny_choice"]
+    errors = []
+    for _, request in draws.groupby(["doc_id", "choice"]):
+        of_blocks = []
+        ends = [*sorted(request["block"].unique()), request["position"].max() + 1]
+        for begin, end in itertools.pairwise(ends):
+            own = request[request["block"] == begin].groupby("draw")
+            samples = [
+                (one["weight"].iloc[0], dict(zip(one["position"], one["log_prob"], strict=True))) for _, one in own
+            ]
+            if 2 ** (end - begin) - 1 > 6:
+                of_blocks.append(standard_error(samples) or 0.0)
+        errors += [np.hypot.reduce(of_blocks)] if of_blocks else []
+    assert [float(error) for error in facts["standard_errors"].split()] == pytest.approx(errors, rel=1e-3)
+    assert facts["standard_error"] == pytest.approx([min(errors), max(errors)])
+    assert facts["standard_error_of_mean"] == pytest.approx(np.sqrt(np.sum(np.square(errors))) / len(errors))
+    assert len(errors) > 4
+    assert draws["masks"].min() > 0
