@@ -19,14 +19,7 @@ from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canv
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.jobs.generation import NO_LABELS, Generation, GenerationJob, Labels
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, PreparedWindow, ScoredRequest
-from mdlm_lm_eval.jobs.prepared import (
-    PreparedRequest,
-    RequestCache,
-    seeds_of,
-    task_of,
-    warn_of_unknown,
-    without_padding_copies,
-)
+from mdlm_lm_eval.jobs.prepared import PreparedRequest, RequestCache, own_requests, seeds_of, task_of, warn_of_unknown
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import check_likelihood
 from mdlm_lm_eval.loaded import LoadedModel
@@ -100,7 +93,7 @@ class MDLM(LoadedModel):
         """Returns a string for each request. Raises OptionError before the first pass if any cannot be answered."""
         self._warn_of_preset(requests)
         self._warn_of_decoder()
-        requests, answered_by = without_padding_copies(requests, self.world_size)
+        requests, answered_by = own_requests(requests, self.world_size)
         wanted = self._with_closed_thinking(requests, [self.settings.request(one.args[1]) for one in requests])
         if ignored := {name for request in wanted for name in request.ignored}:
             logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(sorted(ignored)))
@@ -280,7 +273,7 @@ class MDLM(LoadedModel):
         """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""
         self.check_likelihoods(request_type)
         self._warn_of_preset(requests)
-        requests, answered_by = without_padding_copies(requests, self.world_size)
+        requests, answered_by = own_requests(requests, self.world_size)
         scorings = [self.scored(request_type, one) for one in requests]
         windows = [window for one in scorings for window in one.windows]
         self._warn_of_requests(requests, windows, [len(one.asked.context_ids) - one.truncated for one in windows])

@@ -25,17 +25,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from mdlm_lm_eval.decoding import readers
 from mdlm_lm_eval.decoding.batch import Batch
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall, FirstToken
 from mdlm_lm_eval.decoding.passes import Hindsight, Outcome, Passes, Reader
-from mdlm_lm_eval.decoding.readers import (
-    FirstSlot,
-    History,
-    NextToken,
-    RaisedEndOfThinking,
-    SamplerState,
-    end_thinking,
-)
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
 from mdlm_lm_eval.decoding.rows import MOST_IDLE, Lanes, Row, Stage
 from mdlm_lm_eval.decoding.trace import Event
@@ -157,10 +150,9 @@ class Engine:
     def __init__(self, call: DecodingCall) -> None:
         self.call, self.options, self.batch = call, call.options, Batch(call)
         batch, canvases = self.batch, self.batch.canvases
-        readers = _readers(batch)
-        self.passes = Passes(batch, readers)
+        self.passes = Passes(batch, _readers(batch))
         n = min(call.n_lanes, bucket(len(canvases), batch.device))
-        self.lanes = Lanes(batch, n, {name: each for reader in readers for name, each in reader.fresh.items()})
+        self.lanes = Lanes(batch, n, self.passes.fresh)
         self.ahead: Lanes | None = None
         if batch.way.cache.stores_blocks and not batch.predicts_next:
             self.ahead = Lanes(batch, max(1, n // 2) if batch.on_gpu else n // 2 + 1, {})
@@ -203,7 +195,7 @@ class Engine:
         lanes.begin(free[: len(rows)], rows)
         if self.options.max_thinking_tokens is not None:
             for row in rows:
-                end_thinking(row, lanes)
+                readers.end_thinking(row, lanes)
         return rows
 
     def _refill(self) -> None:
@@ -261,7 +253,7 @@ class Engine:
             if has_moved:
                 self.window = None
                 if self.options.max_thinking_tokens is not None and row.number > number and not row.is_over:
-                    end_thinking(row, window.of)
+                    readers.end_thinking(row, window.of)
             if self._is_done(row, has_closed=row.n_closed > n_closed, takes_step=takes_step):
                 over.append(row)
         self.call.advance(n_steps)
@@ -323,17 +315,17 @@ class Engine:
 
 def _readers(batch: Batch) -> list[Reader]:
     """The readers of each pass, in the order in which they see its logits."""
-    readers: list[Reader] = []
+    found: list[Reader] = []
     if own := batch.way.sampler.state(1, batch.n_columns, torch.device("cpu")):
-        readers.append(SamplerState(own))
+        found.append(readers.SamplerState(own))
     if batch.predicts_next and not batch.fills_next:
-        readers.append(NextToken())
+        found.append(readers.NextToken())
     if batch.call.label_ids:
-        readers.append(FirstSlot(batch))
+        found.append(readers.FirstSlot(batch))
     if batch.options.end_think_boost:
-        readers.append(RaisedEndOfThinking(batch))
+        found.append(readers.RaisedEndOfThinking(batch))
     if batch.way.needs.history:
-        readers.append(History(batch))
+        found.append(readers.History(batch))
     if batch.way.needs.hindsight:
-        readers.append(Hindsight(batch))
-    return readers
+        found.append(Hindsight(batch))
+    return found

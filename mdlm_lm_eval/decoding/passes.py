@@ -51,10 +51,11 @@ class Outcome(NamedTuple):
 
 
 class Passes:
-    """Runs passes, with `readers` that see the logits of each in this order."""
+    """Runs passes, with `readers` that see the logits of each in this order, and what these keep of a `fresh` row."""
 
     def __init__(self, batch: Batch, readers: Sequence[Reader]) -> None:
         self.batch, self.readers = batch, readers
+        self.fresh = {name: each for reader in readers for name, each in reader.fresh.items()}
         self.hindsight = next((reader for reader in readers if isinstance(reader, Hindsight)), None)
         options, self.needs = batch.options, batch.way.needs
         rule, is_drawn = UNMASKING.get(options.unmasking), options.temperature > 0.0

@@ -133,9 +133,13 @@ class GenerationJob:
             self._choose_for_audit(wanted)
         batches = self.context.batches
         for group in self._groups():
-            self._share(group)
+            asked, least = [one.canvas for one in group], least_saved(self.context)
+            canvases, order, self.store = with_prefixes(self.context.denoiser, asked, group[0].request, least=least)
+            for one, canvas in zip(group, canvases, strict=True):
+                one.canvas = canvas
             most = self._most_lanes(group) if batches.automatic else 1
-            batches.run(group, self._run_part, batches_per_call=_BATCHES_PER_RUN, most=most)
+            in_order = [group[index] for index in order]
+            batches.run(in_order, self._run_part, batches_per_call=_BATCHES_PER_RUN, most=most)
             self.store.clear()
         self.bar.close()
         self._count_distinct()
@@ -192,15 +196,6 @@ class GenerationJob:
         for group in groups.values():
             group.sort(key=lambda one: (-len(one.canvas.token_ids), one.canvas.token_ids))
         return list(groups.values())
-
-    def _share(self, group: list[Generation]) -> None:
-        """Finds prefixes that canvases share, sets them in the canvases, and sorts the group by them."""
-        denoiser, least = self.context.denoiser, least_saved(self.context)
-        asked = [one.canvas for one in group]
-        canvases, order, self.store = with_prefixes(denoiser, asked, group[0].request, least=least)
-        for one, canvas in zip(group, canvases, strict=True):
-            one.canvas = canvas
-        group[:] = [group[index] for index in order]
 
     def _most_lanes(self, group: Sequence[Generation]) -> int:
         """Returns how many lanes fit into memory if all canvases are as long as the longest of the group."""

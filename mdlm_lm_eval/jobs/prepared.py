@@ -157,7 +157,7 @@ def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
     return [seed_of_request(seed, one.args, count) for (one, seed), count in zip(pairs, counts, strict=True)]
 
 
-def without_padding_copies(requests: Sequence[Instance], world_size: int) -> tuple[list[Instance], list[int]]:
+def own_requests(requests: Sequence[Instance], world_size: int) -> tuple[list[Instance], list[int]]:
     """Drops lm-eval's padding copies.
 
     lm-eval repeats a process's last request until all processes have the same number of requests. Returns the requests
