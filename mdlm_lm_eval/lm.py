@@ -79,7 +79,7 @@ class MDLM(LoadedModel):
 
     def use_adapter(self, peft: str | None) -> None:
         """Puts another adapter, or none, on the base model. Raises OptionError if the adapter does not fit."""
-        base = self._model if self.peft is None else self._model.unload()
+        base = self._model if self.peft is None else checkpoints.without_adapter(self._model)
         self._model = base if peft is None else checkpoints.load_adapter(base, peft, revision=self.revision)
         self._model.eval()
         self.peft = peft

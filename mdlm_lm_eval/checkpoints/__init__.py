@@ -1,7 +1,7 @@
 # ruff: noqa: F401 - names that other modules import from here
 """Loads a checkpoint of any family: config, tokenizer, weights, adapter and device placement."""
 
-from mdlm_lm_eval.checkpoints.adapters import adapter_config, load_adapter
+from mdlm_lm_eval.checkpoints.adapters import adapter_config, load_adapter, without_adapter
 from mdlm_lm_eval.checkpoints.config import (
     attention_of,
     check_config,

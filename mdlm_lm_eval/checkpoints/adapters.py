@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from peft import PeftConfig, PeftModel
 from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
 from peft.utils import load_peft_weights, set_peft_model_state_dict
-from peft.utils.other import get_pattern_key
+from peft.utils.other import ModulesToSaveWrapper, get_pattern_key
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -52,12 +53,15 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -
         config, weights = _with_native_names(config, parts)
     config.inference_mode = True
     convert_peft_config_for_transformers(config, model, None)
+    is_trained = getattr(config, "bias", "none") != "none"
+    biases = {name: one.clone() for name, one in model.named_parameters() if is_trained and name.endswith("bias")}
     with warnings.catch_warnings():
         # PEFT calls this itself, so users cannot avoid the warning.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         adapted = PeftModel(model, config)
     # lm-eval ties the weights of every model again, which fails with an adapter around a tied output head.
     vars(adapted)["tie_weights"] = lambda *_, **__: None
+    vars(adapted)["own_biases"] = biases
     result = set_peft_model_state_dict(adapted, weights)
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
     missing = [name for name in result.missing_keys if prefix in name]
@@ -71,6 +75,19 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -
             f"place and {len(missing)} places have no weight, the first is {misfits[0]}"
         )
     return adapted.eval()
+
+
+def without_adapter(adapted: PeftModel) -> PreTrainedModel:
+    """The model as it was before `load_adapter`. PEFT's `unload` leaves modules and biases that were trained whole."""
+    wrapped = adapted.get_base_model().named_modules()
+    replaced = {name: each.original_module for name, each in wrapped if isinstance(each, ModulesToSaveWrapper)}
+    model = adapted.unload()
+    for name, module in replaced.items():
+        model.set_submodule(name, module)
+    with torch.no_grad():
+        for name, bias in vars(adapted)["own_biases"].items():
+            model.get_parameter(name).copy_(bias)
+    return model
 
 
 def _with_native_names(

@@ -3,14 +3,16 @@
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
+from mdlm_lm_eval.checkpoints.adapters import load_adapter, without_adapter
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import edit_json
+from tests.conftest import edit_json, random_llama
 from tests.support.reference import GOLDEN, assert_close, load
 
 MODULES = ["q_proj", "o_proj", "gate_proj", "down_proj", "lm_head"]
@@ -59,6 +61,24 @@ def test_modules_trained_whole(tmp_path: Path, save_embedding_layers: bool) -> N
             torch.nn.init.normal_(parameter, std=0.3)
     adapted.save_pretrained(tmp_path, save_embedding_layers=save_embedding_layers)
     assert_close(logits_of(load("llada", peft=str(tmp_path)).model), logits_of(adapted))
+
+
+@pytest.mark.parametrize("trained", [{"modules_to_save": ["embed_tokens", "lm_head", "norm"]}, {"bias": "all"}])
+def test_a_model_without_its_adapter_is_the_model_before(tmp_path: Path, trained: dict[str, Any]) -> None:
+    """PEFT leaves what was trained whole in the model that it unloads."""
+    model = random_llama(160, tie_word_embeddings=True, attention_bias=True)
+    base = logits_of(model)
+    adapted = get_peft_model(
+        random_llama(160, tie_word_embeddings=True, attention_bias=True),
+        LoraConfig(r=2, target_modules=["q_proj"], **trained),
+    )
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.3)
+    adapted.save_pretrained(tmp_path)
+    loaded = load_adapter(model, str(tmp_path))
+    assert not torch.allclose(logits_of(loaded), base)
+    assert torch.equal(logits_of(without_adapter(loaded)), base)
 
 
 def test_names_of_lladas_remote_code(adapter: tuple[Path, torch.Tensor]) -> None:
