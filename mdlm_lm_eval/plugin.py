@@ -121,6 +121,34 @@ def task_manager(
     return TaskManager(include_path=users or None, metadata=metadata)
 
 
+def digest_of_own_task(task: str, include_path: str | None) -> str | None:
+    """Returns a digest of a user's task or group: of its YAML, with what it includes, and the Python files beside it.
+
+    None for tasks that are not in the user's folder.
+    """
+    from hashlib import sha256
+    from pathlib import Path
+
+    from lm_eval.tasks.manager import TaskIndex
+
+    if not include_path:
+        return None
+    folder = Path(include_path).expanduser().resolve()
+    index = TaskIndex.build([folder])
+
+    def content(name: str) -> "Any":
+        if (entry := index.get(name)) is None:
+            return None
+        settings, code = entry.cfg or {}, entry.yaml_path.parent.glob("*.py") if entry.yaml_path else ()
+        members = settings["task"] if "group" in settings else entry.tags if entry.yaml_path is None else ()
+        inside = sorted(str(one.get("task") if isinstance(one, dict) else one) for one in members)
+        texts = [path.read_text(encoding="utf-8") for path in sorted(code)]
+        return [repr(settings).replace(str(folder), ""), texts, [content(one) for one in inside]]
+
+    found = content(task)
+    return found and sha256(repr(found).encode()).hexdigest()
+
+
 def with_tasks(manager: "Any", loaded: "Any") -> "Any":
     """Returns a copy of lm-eval's manager that loads what it loaded before, which its caller may have changed.
 

@@ -25,6 +25,7 @@ from tqdm import tqdm
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.loader import digests
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.plugin import digest_of_own_task
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, benchmarks, frame_of, shown_costs
 from mdlm_lm_eval.results.names import named
@@ -58,6 +59,7 @@ class Claims:
         self.failures: dict[str, str] = {}
         self.own = 0
         self._digest, self._suite = cache(checkpoints.files_digest), cache(suite_info)
+        self._own_task = cache(digest_of_own_task)
 
     @property
     def size(self) -> int:
@@ -109,6 +111,7 @@ class Claims:
             "fewshot_as_multiturn": None if self.sweep.fewshot_as_multiturn else "false",
             "model_args": arguments,
             "task_suite": self._suite((cell.task,)),
+            "own_task": self._own_task(cell.task, self.sweep.include_path),
             "weights": pretrained and self._digest(str(pretrained), arguments.get("subfolder") or ""),
             "adapter_weights": adapter and self._digest(adapter),
             "plugins": digests(cell.arguments) or None,

@@ -23,7 +23,7 @@ from mdlm_lm_eval.sweep import run as sweep_run
 from mdlm_lm_eval.sweep.__main__ import main
 from mdlm_lm_eval.sweep.claims import table
 from mdlm_lm_eval.sweep.plan import plan
-from tests.conftest import LM_EVAL_05, edit_json, refused
+from tests.conftest import LM_EVAL_05, edit_json, refused, tasks_of
 from tests.support.commands import run
 from tests.support.leaderboard_files import result_file
 
@@ -187,7 +187,8 @@ def test_chosen_questions_and_a_cache_of_answers(
     assert "samples was {'tiny_generate': [0, 3]} and is None" in others.err
 
 
-def test_results_of_other_settings_or_weights_stay(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+def test_results_of_other_settings_weights_or_tasks_stay(tmp_path: Path, checkpoint: Path) -> None:
+    task_folder = tasks_of("tasks", tmp_path / "tasks")
     output, more = tmp_path / "out", ("--n_masks=4", "--limit=2", f"--peft={adapter(checkpoint, tmp_path / 'a', 1)}")
     sweep(output, checkpoint, task_folder, *more)
     before = stored(output)
@@ -204,6 +205,12 @@ def test_results_of_other_settings_or_weights_stay(tmp_path: Path, checkpoint: P
     assert "(model_args was" in refused("--model_args", f"pretrained={checkpoint},dtype=float64")
     assert "(gen_kwargs was {} and is {'max_gen_toks': 3})" in refused("--gen_kwargs", "max_gen_toks=3")
     assert "(system_instruction was None and is Think.)" in refused("--system_instruction=Think.")
+    asked = (yaml := task_folder / "tiny_generate.yaml").read_text()
+    yaml.write_text(asked.replace("doc_to_text: ", "doc_to_text: Now "))
+    assert "(own_task was" in refused()
+    yaml.write_text(asked)
+    (task_folder / "other.yaml").write_text("task: other\n")
+    assert sweep(output, checkpoint, task_folder, *more).code == 0
     adapter(checkpoint, tmp_path / "a", seed=2)
     assert "(adapter_weights was" in refused()
     (result,) = output.rglob("results_cell.json")
