@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
+from mdlm_lm_eval.results.plot import COLOURS, figure_style, on_dark
 from mdlm_lm_eval.results.statistics import COLLAPSE, LEAST_MODELS, OverModels, holm, over_models
 from mdlm_lm_eval.results.text import compact, markdown_table, replace_table
 from training import asking

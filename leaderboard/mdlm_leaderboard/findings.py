@@ -17,14 +17,6 @@ from mdlm_leaderboard.rows import Curve, Estimate, Row, is_exact
 from mdlm_leaderboard.scores import AUTOREGRESSIVE, BENCHMARKS, BY_NAME, CHANCE, NO_MASKS
 from mdlm_leaderboard.templates import sentences
 from mdlm_lm_eval.results import plot
-from mdlm_lm_eval.results.figure_style import (
-    COLUMN_WIDTH,
-    MARKERS,
-    colours_of,
-    figure_style,
-    log_axis,
-    save_light_and_dark,
-)
 from mdlm_lm_eval.results.frame import COSTS, TIMES, slack_of
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.statistics import Interval, difference
@@ -67,11 +59,11 @@ class Line(NamedTuple):
 def findings_of(board: Board, folder: Path) -> Iterator[Finding]:
     """The findings of the suite's main table and of each benchmark. Writes their figures into `folder`/figures."""
     found = [row.who for row in board.rows]
-    colours = colours_of([*(who.model for who in found), *(who.recipe for who in found if who.adapter)])
+    colours = plot.colours_of([*(who.model for who in found), *(who.recipe for who in found if who.adapter)])
     if board.main and (sentence := masks_finding(board.main)):
         caption, lines = headline(board.main)
         stem, described = "figures/headline", f"{caption} Lines: {'; '.join(line.label for line in lines)}."
-        save_light_and_dark(_drawn(lines, colours), folder / stem)
+        plot.save_light_and_dark(_drawn(lines, colours), folder / stem)
         yield Finding(board.main, "", sentence, stem, caption, described)
     for section in board.sections:
         if not section.is_suite:
@@ -94,7 +86,7 @@ def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mappin
         for kind, figure, words, sentence in drawn:
             if figure and n < _MOST_FIGURES:
                 stem = f"figures/{kind}{ours}{f'-{n + 1}' if n else ''}"
-                save_light_and_dark(figure, folder / stem)
+                plot.save_light_and_dark(figure, folder / stem)
                 yield Finding(section, title, sentence, stem, words, f"{title}: {words}")
 
 
@@ -200,13 +192,13 @@ def headline(section: Section) -> tuple[str, list[Line]]:
     return f"Accuracy by appended masks{among}.", lines
 
 
-@figure_style()
+@plot.figure_style()
 def _drawn(lines: Sequence[Line], colours: Mapping[str, str]) -> Figure:
     """The figure of some lines. `colours` are those of models and recipes."""
     longest = max(len(words) for line in lines for words in line.label.split("\n"))
     columns = 2 if len(lines) > 3 and longest <= _HALF else 1
     legend = _LEGEND_LINE * (sum(line.label.count("\n") + 1 for line in lines) / columns + 2)
-    figure = Figure(figsize=(COLUMN_WIDTH, 0.6 * COLUMN_WIDTH + legend), layout="constrained")
+    figure = Figure(figsize=(plot.COLUMN_WIDTH, 0.6 * plot.COLUMN_WIDTH + legend), layout="constrained")
     axes = figure.subplots()
     for line in lines:
         look: dict[str, Any] = {"color": colours[line.name], "label": line.label}
@@ -215,7 +207,7 @@ def _drawn(lines: Sequence[Line], colours: Mapping[str, str]) -> Figure:
             axes.axhline(percents[0], **look)
         else:
             n = list(colours).index(line.name)  # names that share a colour have different symbols
-            marker = MARKERS[(n + n // len(MARKERS)) % len(MARKERS)]
+            marker = plot.MARKERS[(n + n // len(plot.MARKERS)) % len(plot.MARKERS)]
             style = ":" if len(percents) < 3 else "-"  # nothing was measured between two counts
             axes.plot(list(line.curve), percents, marker=marker, linestyle=style, **look)
             lows, highs = zip(*(one.interval.ends for one in line.curve.values()), strict=True)
@@ -226,7 +218,7 @@ def _drawn(lines: Sequence[Line], colours: Mapping[str, str]) -> Figure:
         axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (5, 3)), label="chance")
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     counts = sorted({x for line in lines for x in line.curve if x != NO_MASKS}) or [1, 200]
-    log_axis(axes, counts)
+    plot.log_axis(axes, counts)
     axes.set_xlim(counts[0] / 1.15, counts[-1] * 1.15)
     axes.set_xlabel(BY_NAME["masks"].x_label)
     axes.set_ylabel("accuracy (%)")

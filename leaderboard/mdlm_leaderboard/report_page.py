@@ -23,19 +23,16 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.paper.answers import Model, read_models
 from mdlm_lm_eval.paper.evidence import mask_counts
 from mdlm_lm_eval.paper.verdict import Kind, Verdict, digest
-from mdlm_lm_eval.results.figure_style import (
-    COLOURS,
-    COLUMN_WIDTH,
-    MARKERS,
-    figure_style,
-    log_axis,
-    save_light_and_dark,
-)
+from mdlm_lm_eval.results import plot
 from mdlm_lm_eval.results.files import replaced_content
 from mdlm_lm_eval.results.suite import SPELLING_ALONE, current_version
 
 _GREY = "#767676"
-_KIND_COLOURS: Mapping[Kind, str] = {"reproduced": COLOURS[0], "not reproduced": COLOURS[1], "the opposite": COLOURS[3]}
+_KIND_COLOURS: Mapping[Kind, str] = {
+    "reproduced": plot.COLOURS[0],
+    "not reproduced": plot.COLOURS[1],
+    "the opposite": plot.COLOURS[3],
+}
 _LINE = 0.24  # inches of a claim in the forest plot
 _SHARE_DASHES = {"": "-", "among_labels": (0, (4, 1.2)), "eos": (0, (1, 1))}
 _PANELS = 3  # in a row
@@ -62,7 +59,7 @@ def write_report(results: Path, output: Path) -> list[Judged]:
     return write_report_of(models, refused, output)
 
 
-@figure_style(svg_fonttype="none")  # text that can be searched and copied, in small files
+@plot.figure_style(svg_fonttype="none")  # text that can be searched and copied, in small files
 def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output: Path) -> list[Judged]:
     """Writes the report of some models. What was there stays until everything is made."""
     for plan in {model.plan.path: model.plan for model in models if model.plan}.values():
@@ -71,10 +68,10 @@ def write_report_of(models: Sequence[Model], refused: Mapping[str, str], output:
     with replaced_content(output, "figures") as folder:
         for n, one in enumerate(verdicts):
             if one.verdicts:
-                save_light_and_dark(_forest(one), folder / f"figures/verdicts-{n}")
+                plot.save_light_and_dark(_forest(one), folder / f"figures/verdicts-{n}")
         for section in found:
             drawn = _curves(section) if section.curves else _analysis(section)
-            save_light_and_dark(drawn, folder / f"figures/{section.experiment.name}")
+            plot.save_light_and_dark(drawn, folder / f"figures/{section.experiment.name}")
         content: dict[str, Any] = {
             "verdicts": verdicts,
             "sections": found,
@@ -137,7 +134,7 @@ def _as_json(verdicts: Sequence[Judged], found: Sequence[Section]) -> dict[str, 
 # Figures
 
 
-@figure_style()
+@plot.figure_style()
 def _forest(judged: Judged) -> Figure:
     """A line for each claim: effect, interval, the smallest effect that counts, the paper's, and the verdict."""
     of_scale = {
@@ -145,7 +142,7 @@ def _forest(judged: Judged) -> Figure:
     }
     shown = {scale: found for scale, found in of_scale.items() if found}
     heights = [len(found) + 1.2 for found in shown.values()]
-    figure = Figure(figsize=(2 * COLUMN_WIDTH, _LINE * sum(heights) + 0.9), layout="constrained")
+    figure = Figure(figsize=(2 * plot.COLUMN_WIDTH, _LINE * sum(heights) + 0.9), layout="constrained")
     panels = figure.subplots(len(shown), squeeze=False, height_ratios=heights)[:, 0]
     for axes, (scale, found) in zip(panels, shown.items(), strict=True):
         _draw_forest(axes, found, judged, scale)
@@ -168,8 +165,8 @@ def _draw_forest(axes: Axes, verdicts: Sequence[Verdict], judged: Judged, scale:
         axes.plot([delta, delta], [n - 0.32, n + 0.32], color="#1a1a1a", linewidth=1, label="smallest that counts")
         if paper := published_effect(one, judged.model):
             _, low, high = paper
-            axes.plot([low, high], [n - 0.2, n - 0.2], color=COLOURS[2], linewidth=1)
-            axes.plot([low, high], [n - 0.2] * 2, "D", markersize=3, color=COLOURS[2], label="paper")
+            axes.plot([low, high], [n - 0.2, n - 0.2], color=plot.COLOURS[2], linewidth=1)
+            axes.plot([low, high], [n - 0.2] * 2, "D", markersize=3, color=plot.COLOURS[2], label="paper")
         axes.annotate(one.in_short, (1.02, n), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
     axes.axvline(0 if scale == "points" else 1, color=_GREY, linewidth=0.8)
     axes.set_yticks(range(len(verdicts)), [one.claim.title for one in verdicts])
@@ -177,20 +174,20 @@ def _draw_forest(axes: Axes, verdicts: Sequence[Verdict], judged: Judged, scale:
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
     if scale == "ratio":
-        log_axis(axes)
+        plot.log_axis(axes)
         axes.set_xlabel("ratio of gradients; right of 1 as in the paper")
     else:
         axes.set_xlabel("effect in points of accuracy; right of 0 as in the paper")
 
 
-@figure_style()
+@plot.figure_style()
 def _curves(section: Section) -> Figure:
     """An experiment's accuracies: a panel for each model. Bands are over tasks, strokes over questions."""
     columns = min(len(section.curves), _PANELS)
     rows = math.ceil(len(section.curves) / columns)
     longest = max(len(own) for own in section.curves.values())
-    width = COLUMN_WIDTH if columns == 1 else 0.75 * COLUMN_WIDTH * columns
-    figure = Figure(figsize=(width, 0.6 * COLUMN_WIDTH * rows + 0.15 * (longest + 1)), layout="constrained")
+    width = plot.COLUMN_WIDTH if columns == 1 else 0.75 * plot.COLUMN_WIDTH * columns
+    figure = Figure(figsize=(width, 0.6 * plot.COLUMN_WIDTH * rows + 0.15 * (longest + 1)), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     panels = [*grid.flat]
     for axes, (title, own) in zip(panels, section.curves.items(), strict=False):
@@ -220,35 +217,37 @@ def _curves(section: Section) -> Figure:
 def _draw_curve(axes: Axes, curve: Curve, n: int) -> None:
     """The `n`th line of a panel."""
     xs, points = [*curve.points], curve.points.values()
-    of_share: dict[str, Any] = {"color": COLOURS[n % len(COLOURS)], "linestyle": _SHARE_DASHES[curve.share]}
+    of_share: dict[str, Any] = {"color": plot.COLOURS[n % len(plot.COLOURS)], "linestyle": _SHARE_DASHES[curve.share]}
     if xs == [0]:  # without masks
         axes.axhline(next(iter(points)).mean, label=curve.label, **of_share)
         return
-    axes.plot(xs, [one.mean for one in points], marker=MARKERS[n % len(MARKERS)], label=curve.label, **of_share)
+    axes.plot(
+        xs, [one.mean for one in points], marker=plot.MARKERS[n % len(plot.MARKERS)], label=curve.label, **of_share
+    )
     if not curve.share:
         lows, highs = zip(*(one.tasks.ends for one in points), strict=True)
-        axes.fill_between(xs, lows, highs, color=COLOURS[n], alpha=0.12, linewidth=0)
-    axes.vlines(xs, *zip(*(one.questions.ends for one in points), strict=True), color=COLOURS[n], linewidth=1)
+        axes.fill_between(xs, lows, highs, color=plot.COLOURS[n], alpha=0.12, linewidth=0)
+    axes.vlines(xs, *zip(*(one.questions.ends for one in points), strict=True), color=plot.COLOURS[n], linewidth=1)
 
 
 def _scale_x(axes: Axes, label: str, xs: Sequence[float]) -> None:
     if label in _BY_COUNT and min(xs) > 0:
-        log_axis(axes, [1, 2, 5, 10, 20, 50, 100, 200])
+        plot.log_axis(axes, [1, 2, 5, 10, 20, 50, 100, 200])
         axes.set_xlim(min(xs) / 1.15, max(xs) * 1.15)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True))
 
 
-@figure_style()
+@plot.figure_style()
 def _analysis(section: Section) -> Figure:
     """An analysis' means over tasks with their bands: a panel for each value, with a line or points for each model."""
-    width, n_models = COLUMN_WIDTH * len(section.frames), max(map(len, section.frames.values()))
-    figure = Figure(figsize=(width, 0.65 * COLUMN_WIDTH + 0.15 * n_models), layout="constrained")
+    width, n_models = plot.COLUMN_WIDTH * len(section.frames), max(map(len, section.frames.values()))
+    figure = Figure(figsize=(width, 0.65 * plot.COLUMN_WIDTH + 0.15 * n_models), layout="constrained")
     panels = figure.subplots(1, len(section.frames), squeeze=False)[0]
     for axes, (value, frames) in zip(panels, section.frames.items(), strict=True):
         for n, (title, frame) in enumerate(frames.items()):
-            look: dict[str, Any] = {"color": COLOURS[n % len(COLOURS)], "label": title}
-            look["marker"] = MARKERS[n % len(MARKERS)]
+            look: dict[str, Any] = {"color": plot.COLOURS[n % len(plot.COLOURS)], "label": title}
+            look["marker"] = plot.MARKERS[n % len(plot.MARKERS)]
             if section.experiment.name == "e12":  # a point for each task; overlapping ones look darker
                 axes.plot(frame["gain"], frame["loss"], linestyle="none", alpha=0.5, **look)
                 for line in (axes.axhline, axes.axvline):
@@ -263,7 +262,7 @@ def _analysis(section: Section) -> Figure:
             else:
                 axes.errorbar(frame[by], frame[value], yerr=bands, capsize=1.5, **look)
                 if by == "n_masks":
-                    log_axis(axes, [1, 2, 5, 10, 20, 50, 100, 200])
+                    plot.log_axis(axes, [1, 2, 5, 10, 20, 50, 100, 200])
         axes.set_xlabel(section.experiment.x_label)
         axes.set_ylabel(_VALUES[value])
     handles, labels = panels[0].get_legend_handles_labels()

@@ -13,16 +13,7 @@ import pandas as pd
 from mdlm_leaderboard.scores import BENCHMARKS, BY_NAME, NO_MASKS, Series, Who
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES
 from mdlm_lm_eval.results.deviations import listed
-from mdlm_lm_eval.results.frame import (
-    COSTS,
-    ONE_BLOCK,
-    Contender,
-    frontier_marks,
-    measure_of_speed,
-    parallel_bench,
-    slack_of,
-    speed_of,
-)
+from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, Contender, frontier_marks, measure_of_speed, parallel_bench
 from mdlm_lm_eval.results.result_file import has_fault
 from mdlm_lm_eval.results.samples import Decomposition, decomposition_of, over_seeds
 from mdlm_lm_eval.results.statistics import (
@@ -322,8 +313,6 @@ def _frontiers(scored: Scored) -> Changes:
     contenders = {}
     for row, one in scored:
         if n_settings[str(row.who)] > 1:
-            speed, slack = speed_of(one.costs[by] or 0, by), slack_of(by)
-            frontier = str(row.who), is_exact(row)
-            contenders[row.id] = Contender(speed, one.mean, one.score, frontier, slack)
+            contenders[row.id] = Contender(one.costs[by] or 0, by, one.mean, one.score, (str(row.who), is_exact(row)))
     for (id, way), mark in zip(contenders.items(), frontier_marks([*contenders.values()]), strict=True):
         yield id, {"speed": way.speed, "speed_by": by, "mark": mark}

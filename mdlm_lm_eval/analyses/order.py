@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from mdlm_lm_eval.analyses.report import Row, over_tasks, read_results
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.deviations import deviations_of, listed
-from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
+from mdlm_lm_eval.results.plot import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
 from mdlm_lm_eval.results.samples import read_scores, samples_path
 from mdlm_lm_eval.results.statistics import wilson
 

@@ -15,10 +15,9 @@ from mdlm_lm_eval.results.files import UnusableFile, check_inside
 from mdlm_lm_eval.results.recorded import LARGEST
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, missing, read_result_file
 from mdlm_lm_eval.results.samples import ScoredQuestion, decomposition_of, pair_accuracies, scores_by_question
-from mdlm_lm_eval.results.statistics import Score, difference, mean_of_tasks, score_of_sets, score_of_tasks
+from mdlm_lm_eval.results.statistics import Interval, Score, difference, mean_of_tasks, score_of_sets, score_of_tasks
 from mdlm_lm_eval.results.suite import SUITE_METRIC
 from mdlm_lm_eval.results.text import check_in_words, printable
-from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 # The costs of answers, and their heads in tables. Positions are those that went through the layers, per token of the
 # answer: unlike passes they credit caches, and unlike seconds they are the same on every machine.
@@ -36,10 +35,6 @@ TIMES = ("tokens_per_second", "seconds")
 # results are within it. Counts of tokens and positions are the same in each run.
 SLACK = 1.5
 ONE_BLOCK = "one block, as any longer"  # marks results whose blocks hold all masks: longer blocks decode alike
-# Columns that must be equal for two scores to share a table, as on the board; those of few-shot tasks may be missing.
-TABLE = ("limit", "served_by", "version", "suite_hash", "shots", *DEFAULT_SETTINGS)
-# Columns that identify a checkpoint with its adapter.
-CHECKPOINT = ("model", "weights", "adapter", "adapter_weights")
 # Columns of a table that a person reads.
 SHORT = "model adapter task is_group metric n score low high masks setting limit file".split()  # noqa: SIM905
 _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
@@ -96,13 +91,10 @@ def benchmarks(frame: pd.DataFrame) -> pd.DataFrame:
     top["benchmark"] = top["task"] + " (" + top["metric"].str.removesuffix(",none") + ")"
     factor, ends = top["is_accuracy"].map({True: 100.0, False: 1.0}), ["score", "low", "high"]
     top[ends] = top[ends].astype(float).mul(factor, axis=0)
-    top["in_words"] = [_in_words(row.score, row.low, row.high, row.is_accuracy) for row in top.itertuples()]
+    shown = [Interval(row.score, *((row.low, row.high) if row.low < row.high else ())) for row in top.itertuples()]
+    forms = top["is_accuracy"].map({True: ".1f", False: ".4g"})
+    top["in_words"] = [one.written(form) for one, form in zip(shown, forms, strict=True)]
     return top
-
-
-def _in_words(score: float, low: float, high: float, is_accuracy: bool) -> str:
-    digits = ".1f" if is_accuracy else ".4g"
-    return f"{score:{digits}}" + (f" ({low:{digits}} to {high:{digits}})" if low < high else "")
 
 
 def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
@@ -245,20 +237,25 @@ def parallel_bench(points: Sequence[tuple[float, float]], least: float) -> float
 
 
 class Contender(NamedTuple):
-    """A way of decoding: its speed (more is faster), its score, and the name of the frontier that it may be on.
+    """A way of decoding: its amount of a measure of speed, its score, and the name of the frontier that it may be on.
 
-    One setting is faster than another if its speed is more than `slack` times the other's.
+    One setting is faster than another if its speed is more than `slack_of(by)` times the other's.
     """
 
-    speed: float
+    amount: float
+    by: str
     score: float
     share: Score | None = None
     frontier: Hashable = ""
-    slack: float = 1.0
+
+    @property
+    def speed(self) -> float:
+        """The amount, or its inverse if fewer is faster."""
+        return self.amount if SPEEDS[self.by] else 1 / self.amount
 
     def is_faster(self, other: "Contender") -> bool:
         """Whether it is faster by more than noise."""
-        return self.speed > self.slack * other.speed
+        return self.speed > slack_of(self.by) * other.speed
 
     def beats(self, other: "Contender") -> bool:
         """Whether it is better and not slower, or faster and not worse."""
@@ -277,13 +274,8 @@ def measure_of_speed(costs: Sequence[Mapping[str, float | None]], *, is_one_mach
 
 
 def slack_of(measure: str) -> float:
-    """The `Contender.slack` for a measure of speed."""
+    """The ratio of two speeds up to which they do not differ."""
     return SLACK if measure in TIMES else 1.0
-
-
-def speed_of(amount: float, measure: str) -> float:
-    """The speed for an amount of a measure, such that more is faster."""
-    return amount if SPEEDS[measure] else 1 / amount
 
 
 def frontier_marks(settings: Sequence[Contender]) -> list[str]:

@@ -1,39 +1,73 @@
 """Draws a folder of results, or rows of `load(folder, columns="all")`: accuracy by masks, and accuracy against speed.
 
-A panel has only scores that share a table on the board: of the same questions, asked in the same way.
+A panel has only scores that share a table on the board: of the same questions, asked in the same way. All other figures
+have the style of these: colours, markers, sizes.
 """
 
+import colorsys
 import io
+import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import matplotlib
 import pandas as pd
+from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, OptionError
-from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style, log_axis
-from mdlm_lm_eval.results.frame import (
-    CHECKPOINT,
-    COSTS,
-    SPEEDS,
-    TABLE,
-    Contender,
-    benchmarks,
-    frontier_marks,
-    load,
-    measure_of_speed,
-    slack_of,
-    speed_of,
-)
+from mdlm_lm_eval.results.files import write_whole
+from mdlm_lm_eval.results.frame import COSTS, SPEEDS, Contender, benchmarks, frontier_marks, load, measure_of_speed
 from mdlm_lm_eval.results.names import without_shared
+from mdlm_lm_eval.results.text import printable
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
-_WHO = [*CHECKPOINT, "settings_without_masks"]
+# Okabe and Ito's palette, which colour-blind readers can distinguish. Yellow is left out, since it is too light on
+# white, and black is replaced by dark grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+COLUMN_WIDTH = 3.3  # inches, of one column of a paper
+PAPER, DARK_PAPER = "#ffffff", "#16181b"  # the background, in light and in dark mode
+
+_INK = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+_SMALL = ("font.size", "axes.titlesize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")
+# Any keys: matplotlib 3.11 types each name, earlier releases do not.
+SETTINGS: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    # Not black: SVGs do not write down black, so that `on_dark` could not replace it.
+    **dict.fromkeys(_INK, "#1a1a1a"),
+    **dict.fromkeys(_SMALL, 7),
+    **dict.fromkeys(("axes.labelsize", "figure.labelsize", "figure.titlesize"), 7.5),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "savefig.dpi": 300,
+    "text.parse_math": False,  # a dollar sign in a model's name is a dollar sign
+    "svg.hashsalt": "mdlm-lm-eval",  # without a salt, an SVG gets other ids each time it is written
+}
+# No dates, so that the same numbers make the same files.
+_METADATA: Mapping[str, dict[str, Any]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
+# Columns that must be equal for two scores to share a table, as on the board; those of few-shot tasks may be missing.
+_TABLE = ("limit", "served_by", "version", "suite_hash", "shots", *DEFAULT_SETTINGS)
+# Columns that identify a checkpoint with its adapter.
+_CHECKPOINT = ("model", "weights", "adapter", "adapter_weights")
+_WHO = [*_CHECKPOINT, "settings_without_masks"]
 _MOST_PANELS, _MOST_BANDS, _MOST_NUMBERED = 4, 3, 14
 _LABEL, _HALF = 48, 31  # characters of a line in a legend with one column, and with two
 _TITLE = 42  # characters of a line of a panel's title
@@ -45,6 +79,68 @@ _KEY = (
     {"hollow": "hollow: within noise of a neighbour", "": "grey: beaten"},
 )
 _CLOSE = 0.07  # a share of an axis: points that are closer on both axes share a label
+
+
+# The style of all figures
+
+
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """Name -> colour, so that a name has one colour in all figures of a page."""
+    return {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(dict.fromkeys(names))}
+
+
+@contextmanager
+def figure_style(**changes: Any) -> Iterator[None]:
+    """Applies this style to figures drawn in a `with` block or a decorated function, whatever matplotlibrc says.
+
+    `changes` are further settings of matplotlib, with "_" for ".".
+    """
+    changed = {name.replace("_", "."): value for name, value in changes.items()}
+    with style.context(SETTINGS | changed, after_reset=True):
+        yield
+
+
+def log_axis(axes: Axes, ticks: Sequence[float] | None = None) -> None:
+    """Makes the x axis logarithmic, with plain numbers at `ticks`, by default at 1, 2 and 5 times powers of ten."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(ticks) if ticks else LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def save_figure(figure: Figure, path: Path) -> list[Path]:
+    """Writes `path` as SVG and PNG, in this order, and returns the files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for text in figure.findobj(Text):
+        text.set_text(printable(text.get_text(), keep="\n"))  # an SVG may hold no control characters
+    figure.draw_without_rendering()  # ticks depend on the layout, and the layout on the widths of ticks
+    files = [path.parent / f"{path.name}{suffix}" for suffix in _METADATA]
+    for file, metadata in zip(files, _METADATA.values(), strict=True):
+        with matplotlib.rc_context({name: SETTINGS[name] for name in ("svg.hashsalt", "savefig.dpi")}):
+            figure.savefig(file, metadata=metadata)
+    return files
+
+
+def save_light_and_dark(figure: Figure, path: Path) -> None:
+    """Writes `path` as SVG and PNG, and an SVG for dark mode into the folder `dark` beside them."""
+    light, _ = save_figure(figure, path)
+    write_whole(path.parent / "dark" / light.name, on_dark(light.read_text(encoding="utf-8")))
+
+
+def on_dark(svg: str) -> str:
+    """An SVG that matplotlib drew on white, recoloured for dark mode: lighter hues, and dark greys become light."""
+    return re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda found: _lit(found[0]), svg)
+
+
+def _lit(colour: str) -> str:
+    if colour == PAPER:
+        return DARK_PAPER
+    hue, lightness, saturation = colorsys.rgb_to_hls(*to_rgb(colour))
+    lightness = 0.9 - 0.75 * lightness if saturation < 0.1 else 0.48 + 0.35 * lightness
+    return to_hex(colorsys.hls_to_rgb(hue, lightness, saturation))
+
+
+# Results
 
 
 class NothingToDrawWarning(UserWarning):
@@ -90,7 +186,7 @@ def _framed(results: pd.DataFrame | str | Path) -> pd.DataFrame:
 
 def _by_table(found: pd.DataFrame) -> pd.DataFrame:
     """The rows with their `panel`: the benchmark, and what was asked in another way than in other rows of it."""
-    columns = [name for name in TABLE if name in found]
+    columns = [name for name in _TABLE if name in found]
     ways = found[columns].astype(object).map(str, na_action="ignore")
     panels = found["benchmark"].copy()
     for name, rows in ways.groupby(found["benchmark"], sort=False):
@@ -225,9 +321,9 @@ def _with_marks(rows: pd.DataFrame, cost: str, colours: Mapping[str, str]) -> pd
     """The rows of a panel with their number of a frontier, mark, marker, label and colour."""
     is_exact = ~rows["is_guest"] & ~rows.reindex(columns=["cache"])["cache"].isin(APPROXIMATE_CACHES)
     named = rows["adapter"].fillna(rows["model"])
-    frontiers = rows.groupby([*(rows[name] for name in CHECKPOINT), is_exact], dropna=False, sort=False).ngroup()
+    frontiers = rows.groupby([*(rows[name] for name in _CHECKPOINT), is_exact], dropna=False, sort=False).ngroup()
     settings = [
-        Contender(speed_of(row[cost], cost), row["score"], row["share"], frontier, slack_of(cost))
+        Contender(row[cost], cost, row["score"], row["share"], frontier)
         for (_, row), frontier in zip(rows.iterrows(), frontiers, strict=True)
     ]
     return rows.assign(
