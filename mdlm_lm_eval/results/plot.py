@@ -207,7 +207,7 @@ def frontier(
 ) -> Figure | None:
     """Score against speed, with a panel per benchmark.
 
-    `cost` is a name of `COSTS`; by default positions per token, or a time on one machine if these do not differ. A line
+    `cost` is one of `SPEEDS`; by default positions per token, or a time on one machine if these do not differ. A line
     joins the settings of a checkpoint that no other beats: solid for exact answers, dashed for approximate caches.
     Hollow points do not differ significantly from a neighbour on the line. `colours` maps names of adapters and models
     to colours. Returns None, with a NothingToDrawWarning, if no two settings differ in speed.
@@ -220,7 +220,7 @@ def frontier(
     known = found.dropna(subset=[cost])
     speeds = known.groupby("panel")[cost].transform("nunique")
     draw = partial(_draw_frontier, cost=cost, colours=colours or {})
-    faster = "" if SPEEDS.get(cost, True) else ", fewer is faster"
+    faster = "" if SPEEDS[cost] else ", fewer is faster"
     return _panels(known[speeds > 1], draw, COSTS[cost] + faster, f"settings differ in {COSTS[cost]}")
 
 
@@ -280,7 +280,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
 
     If there are more than `_MOST_NUMBERED` points, only those on or near a frontier get a number.
     """
-    is_speed = SPEEDS.get(cost, True)
+    is_speed = SPEEDS[cost]
     rows = _with_marks(rows.sort_values(cost, ascending=is_speed, kind="stable"), cost, colours)
     for (_, is_exact), own in rows.groupby(["frontier", "is_exact"]):
         line = own[own["mark"].isin(["on", "hollow"])].sort_values(cost)
