@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mdlm_leaderboard.templates import sentences
 from mdlm_lm_eval.options import OptionError
@@ -39,6 +39,15 @@ CORRELATIONS = (0.0, 0.3, 0.5, 0.7)  # of two runs' answers to a question; two s
 _POWER, _LEVEL = 0.8, 0.05
 
 Tasks = Sequence[tuple[TaskResult, TaskResult]]  # the results of each task in both files
+Pairs = list[tuple[float, float]]  # the scores of each question in both files
+
+
+class Run(NamedTuple):
+    """A result file, with the scores of its questions, and by (task, metric) their mean with its clusters."""
+
+    file: ResultFile
+    answers: Answers
+    shares: Mapping[tuple[str, str], Score | None]
 
 
 def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
@@ -62,12 +71,12 @@ def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
         raise UnusableFile(
             f"{cluster!r} is a field of documents, and {without[0]} has none: use lm_eval's --log_samples"
         )
-    shares = [
-        {(row["task"], row["metric"]): row["share"] for row in rows_of(file, by_cluster(own))}
-        for file, own in zip(files, answers, strict=True)
-    ]
+    runs = []
+    for file, own in zip(files, answers, strict=True):
+        shares = {(row["task"], row["metric"]): row["share"] for row in rows_of(file, by_cluster(own))}
+        runs.append(Run(file, own, shares))
     names = labels(files, tasks)
-    return [_text(files, names, tasks, metric, answers, shares, cluster) for metric in metrics]
+    return [_text(runs, names, tasks, metric, cluster) for metric in metrics]
 
 
 def _check_questions(files: Sequence[ResultFile], tasks: Tasks) -> None:
@@ -87,22 +96,14 @@ def _check_same(what: str, *found: object) -> None:
         raise UnusableFile(f"the {what} differs: {values}; compare results of the same questions")
 
 
-def _text(
-    files: Sequence[ResultFile],
-    names: Sequence[str],
-    tasks: Tasks,
-    metric: str,
-    answers: Sequence[Answers],
-    shares: Sequence[Mapping[tuple[str, str], Score | None]],
-    cluster: str,
-) -> str:
-    """The comparison of one metric. `answers` and `shares` are those of each file, by task and metric."""
+def _text(runs: Sequence[Run], names: Sequence[str], tasks: Tasks, metric: str, cluster: str) -> str:
+    """The comparison of one metric."""
     measured = [pair for pair in tasks if all(metric in one.metrics for one in pair)]
     by_task = {one.name: (one.metrics[metric], other.metrics[metric]) for one, other in measured}
     n_questions, head = sum(one.n_questions for one, _ in measured), metric.removesuffix(",none")
     is_accuracy = all(one.is_accuracy(metric) for pair in measured for one in pair)
     factor, form = (100, "z.1f") if is_accuracy else (1, ".4g")
-    means, scores = _over_questions(by_task, metric, answers, shares)
+    means, scores = _over_questions(runs, by_task, metric)
     words = sentences(
         "compare",
         names=names,
@@ -115,10 +116,10 @@ def _text(
         test=_test(measured, means, factor, cluster) if means else None,
         is_same=bool(scores) and all(one == other for one, other in scores),
         flips=_flips(scores),
-        noise=_noise(files, by_task, n_questions),
+        noise=_noise([run.file for run in runs], by_task, n_questions),
         unmeasured=UNMEASURED,
     )
-    paths = [f"{letter}: {name} ({file.path})" for letter, name, file in zip("AB", names, files, strict=True)]
+    paths = [f"{letter}: {name} ({run.file.path})" for letter, name, run in zip("AB", names, runs, strict=True)]
     rows = [
         [task, f"{factor * one:{form}}", f"{factor * other:{form}}", f"{factor * (other - one):+{form}}"]
         for task, (one, other) in by_task.items()
@@ -127,41 +128,27 @@ def _text(
     return "\n\n".join(["\n".join(paths), *words, table])
 
 
-def _over_questions(
-    tasks: Collection[str],
-    metric: str,
-    answers: Sequence[Answers],
-    shares: Sequence[Mapping[tuple[str, str], Score | None]],
-) -> tuple[list[Score], list[tuple[float, float]]]:
-    """The mean of each file with its clusters, and the scores of each question in both; empty where unknown."""
-    known = [[one for name in tasks if (one := own[name, metric]) and one.parts] for own in shares]
+def _over_questions(runs: Sequence[Run], tasks: Collection[str], metric: str) -> tuple[list[Score], Pairs]:
+    """The mean of each run with its clusters, and the scores of each question in both; empty where unknown."""
+    known = [[one for name in tasks if (one := run.shares[name, metric]) and one.parts] for run in runs]
     if any(len(own) < len(tasks) for own in known):
         return [], []
-    is_sampled = all(metric in own.get(name, {}) for own in answers for name in tasks)
-    scores = [pair for name in tasks for pair in _paired(name, metric, answers)] if is_sampled else []
+    is_sampled = all(metric in run.answers.get(name, {}) for run in runs for name in tasks)
+    scores = [pair for name in tasks for pair in _paired(runs, name, metric)] if is_sampled else []
     return [mean_of_tasks(own) for own in known], scores
 
 
-class _Test(NamedTuple):
+def _test(tasks: Tasks, means: Sequence[Score], factor: float, cluster: str) -> dict[str, Any]:
     """Student's t test of a change over `k` clusters, which are `of` something, with its probability."""
-
-    change: Interval
-    k: int
-    of: str
-    p: float
-
-
-def _test(tasks: Tasks, means: Sequence[Score], factor: float, cluster: str) -> _Test:
     fields = {cluster or one.cluster for one, _ in tasks} - {""}
     of = "sets of questions" if any(one.suite for one, _ in tasks) else "questions"
     of = f"clusters by {' and '.join(sorted(fields))}" if fields else of
     change, k = difference(*means).scaled(factor), min(one.n_clusters for one in means)
-    return _Test(change, k, of, float(comparisons(means)[0, 1]))
+    return {"change": change, "k": k, "of": of, "p": float(comparisons(means)[0, 1])}
 
 
-def _paired(task: str, metric: str, answers: Sequence[Answers]) -> list[tuple[float, float]]:
-    """The scores of each question in both runs."""
-    first, second = (own[task][metric] for own in answers)
+def _paired(runs: Sequence[Run], task: str, metric: str) -> Pairs:
+    first, second = (run.answers[task][metric] for run in runs)
     if first.keys() != second.keys():
         raise UnusableFile(f"the samples of {task} are not of the same questions, so they cannot be compared")
     return [(score, second[question]) for question, score in first.items()]
@@ -178,7 +165,7 @@ def _over_tasks(by_task: Mapping[str, tuple[float, float]], n_questions: int, *,
     return difference(score_over_rules(first, n_questions), score_over_rules(second, n_questions))
 
 
-def _flips(scores: Sequence[tuple[float, float]]) -> tuple[int, int] | None:
+def _flips(scores: Pairs) -> tuple[int, int] | None:
     """How many questions only the first and only the second run has right, if all scores are right (1) or wrong (0)."""
     are_plain = scores and all(score in (0, 1) for pair in scores for score in pair)
     return (scores.count((1, 0)), scores.count((0, 1))) if are_plain else None
