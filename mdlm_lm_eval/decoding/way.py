@@ -1,14 +1,14 @@
 """A way of decoding: options, joined once with the sampler, the attention and the cache that they choose.
 
-A cache, by the value of the option `cache`, says which columns a pass over a block of a row runs, whether the finished
-block is run once more, and which passes are wide: those over whole canvases or text, which the engine runs apart from
-passes over blocks. Nothing here imports torch, as options ask for the names.
+The cache says which columns a pass over a block of a row runs, whether the finished block is run once more, and which
+passes are wide: those over whole canvases or text, which the engine runs apart from passes over blocks. Nothing here
+imports torch, as options ask for the names.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from mdlm_lm_eval.declared import asked_sampler, declarations, sampler_of
 from mdlm_lm_eval.decoding.guests import signature_of
@@ -42,71 +42,36 @@ _OF_MODE = {
 }
 
 
+@dataclass(frozen=True)
 class Cache:
-    """The cache `none`, which keeps nothing: every pass runs all columns that the block sees.
+    """The keys and values that passes keep for later ones.
+
+    none: nothing is kept, and every pass runs all columns that the block sees.
+    exact: the finished blocks of block-causal attention, which see nothing after them. A pass runs its block. Text that
+        follows a finished block runs in the pass that stores it.
+    prefix: Fast-dLLM's cache for full attention (arXiv 2505.22618). A block's first pass runs the whole canvas. For the
+        columns before the block, its other passes use the keys and values of the first one, although tokens change
+        meanwhile.
+    dual: the same, also for the columns after the block.
 
     remembers: whether keys and values are kept.
     stores_blocks: whether a finished block is run once more, for the keys and values of its final tokens.
     runs_blocks: whether a pass that is not wide runs a block alone.
-    waits: whether wide passes wait until half of the rows need one, as one over one row costs about as much as over
-        many.
+    is_renewed: whether a block's first pass renews all keys and values. It waits until half of the rows need such a
+        pass, as one over one row costs about as much as over many.
     """
 
-    remembers: ClassVar[bool] = False
-    stores_blocks: ClassVar[bool] = False
-    runs_blocks: ClassVar[bool] = False
-    waits: ClassVar[bool] = False
+    remembers: bool = False
+    stores_blocks: bool = False
+    runs_blocks: bool = False
+    is_renewed: bool = False
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
         """Returns a sentence about an option or attention that this cache does not work with; None if it works."""
-        return None
-
-    def is_wide(self, n_passes: int, *, stores_text: bool) -> bool:
-        """Whether the next pass over a block, after `n_passes`, is wide. `stores_text`: it keeps text after a block."""
-        return False
-
-    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
-        """The first column that a pass runs, and the one after the last; a block start:stop sees all before `limit`."""
-        return 0, limit
-
-
-class ExactCache(Cache):
-    """Keeps the finished blocks of block-causal attention, which see nothing after them.
-
-    A pass runs its block. Text that follows a finished block runs in the pass that stores it.
-    """
-
-    remembers: ClassVar[bool] = True
-    stores_blocks: ClassVar[bool] = True
-    runs_blocks: ClassVar[bool] = True
-
-    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Refuses full attention, under which every token changes all keys and values."""
-        if not attention.is_block_causal:
+        if self.stores_blocks and not attention.is_block_causal:
             return "cache=exact needs a model with block-causal attention"
-        return None
-
-    def is_wide(self, n_passes: int, *, stores_text: bool) -> bool:
-        """Passes that store text, such as a prompt, which is longer than blocks."""
-        return stores_text
-
-    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
-        """From the block's first column on."""
-        return start, limit
-
-
-class PrefixCache(Cache):
-    """Fast-dLLM's prefix cache for full attention (arXiv 2505.22618): a block's first pass runs the whole canvas.
-
-    For the columns before the block, its other passes use the keys and values of the first one, although tokens change
-    meanwhile.
-    """
-
-    remembers: ClassVar[bool] = True
-    waits: ClassVar[bool] = True
-
-    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Refuses canvases without blocks, guidance, and random orders."""
+        if not self.is_renewed:
+            return None
         if attention.is_block_causal:
             only = "auto or none for a block diffusion model, whose remembered blocks are exact"
             return f"cache must be {only}, not {options.cache}"
@@ -119,25 +84,22 @@ class PrefixCache(Cache):
         return None
 
     def is_wide(self, n_passes: int, *, stores_text: bool) -> bool:
-        """A block's first pass, which renews the keys and values of all columns."""
-        return n_passes == 0
+        """Whether the next pass over a block, after `n_passes`, is wide. `stores_text`: it keeps text after a block."""
+        return n_passes == 0 if self.is_renewed else self.stores_blocks and stores_text
 
     def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
-        """All, then the block and the columns after it."""
-        return (0 if is_wide else start), limit
+        """The first column that a pass runs, and the one after the last; a block start:stop sees all before `limit`."""
+        if not self.remembers or (self.is_renewed and is_wide):
+            return 0, limit
+        return start, stop if self.is_renewed and self.runs_blocks else limit
 
 
-class DualCache(PrefixCache):
-    """Fast-dLLM's dual cache, which keeps the columns after the block, too."""
-
-    runs_blocks: ClassVar[bool] = True
-
-    def columns(self, start: int, stop: int, limit: int, *, is_wide: bool) -> tuple[int, int]:
-        """All, then the block alone."""
-        return (0, limit) if is_wide else (start, stop)
-
-
-_CACHES: dict[str, Cache] = {"dual": DualCache(), "exact": ExactCache(), "none": Cache(), "prefix": PrefixCache()}
+_CACHES = {
+    "none": Cache(),
+    "exact": Cache(remembers=True, stores_blocks=True, runs_blocks=True),
+    "prefix": Cache(remembers=True, is_renewed=True),
+    "dual": Cache(remembers=True, runs_blocks=True, is_renewed=True),
+}
 
 
 @dataclass(frozen=True)

@@ -71,11 +71,11 @@ class Window:
 def next_window(batch: Batch, lanes: Lanes) -> Window:
     """The window of a wide pass over the rows that need one, or else of a pass over all others.
 
-    With a cache that waits, wide passes run once half of the rows need one.
+    With a cache that is renewed, wide passes run once half of the rows need one.
     """
     rows = [row for row in lanes.rows if row is not None]
     wide = [row for row in rows if row.is_wide]
-    if wide and (not batch.way.cache.waits or 2 * len(wide) >= len(rows)):
+    if wide and (not batch.way.cache.is_renewed or 2 * len(wide) >= len(rows)):
         return wide_window(batch, lanes, wide)
     narrow = [None if row is None or row.is_wide else row for row in lanes.rows]
     return Window(batch, lanes, narrow, is_wide=False)
