@@ -28,7 +28,7 @@ from mdlm_leaderboard.report import judged
 from mdlm_lm_eval.command_line import recipes_in
 from mdlm_lm_eval.decoding.canvas import Completion, FirstToken, RowCost
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob, LabelTokens
-from mdlm_lm_eval.jobs.prepared import task_of
+from mdlm_lm_eval.jobs.shared import task_of
 from mdlm_lm_eval.paper.answers import read_models
 from mdlm_lm_eval.paper.verdict import claims
 from mdlm_lm_eval.sweep import __main__ as command

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mdlm_lm_eval import MDLM
 from mdlm_lm_eval.declared import declarations
-from mdlm_lm_eval.jobs.prepared import warn_of_unknown
+from mdlm_lm_eval.jobs.shared import warn_of_unknown
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import SLOT_MARKER, count_unknown, prompt_ids
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError

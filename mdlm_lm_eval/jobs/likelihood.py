@@ -10,8 +10,7 @@ import pandas as pd
 from lm_eval.api.instance import Instance
 from tqdm import tqdm
 
-from mdlm_lm_eval.jobs.prepared import PreparedRequest, task_of
-from mdlm_lm_eval.jobs.shared import Context, RowSize, least_saved, measured, most_rows
+from mdlm_lm_eval.jobs.shared import Context, PreparedRequest, RowSize, least_saved, measured, most_rows, task_of
 from mdlm_lm_eval.likelihood import scoring
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.likelihood.scored_passes import Likelihood
