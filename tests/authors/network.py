@@ -2,7 +2,7 @@
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from .layers import bidirectional
+from .beside import bidirectional
 
 
 class Network(LlamaForCausalLM):

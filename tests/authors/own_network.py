@@ -2,7 +2,7 @@
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from .sizes import FACTOR
+from .beside import FACTOR
 
 
 class Network(LlamaForCausalLM):
@@ -10,7 +10,7 @@ class Network(LlamaForCausalLM):
 
     def choose(self, inputs, max_new_tokens):
         import torch
-        from sizes import FACTOR as again
+        from beside import FACTOR as again
 
         logits = self(torch.nn.functional.pad(inputs, (0, max_new_tokens), value=2)).logits * FACTOR / again
         return logits[:, -max_new_tokens:, 3:].argmax(-1) + 3

@@ -187,7 +187,7 @@ def test_authors_samplers_of_blocks_decode(function: str, checkpoint: Path, tmp_
 def test_the_checkpoints_own_network_decodes(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     folder = copied(checkpoint, tmp_path / "model", auto_map={"AutoModel": "network.Network"})
-    for name in ("network", "layers"):
+    for name in ("network", "beside"):
         shutil.copy(FILES / f"{name}.py", folder)
     sampler = {"sampler": LLADA, "n_masks": 8, "block_length": 4, "steps": 8}
     guest = lm(folder, modeling="remote", trust_remote_code=True, shift_logits=False, **sampler)
@@ -247,7 +247,7 @@ def test_what_a_guest_patches_does_not_reach_the_next_cell(
     what: str, checkpoint: Path, task_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "grids.yaml").write_text(
-        f"grids: [{{sampler: '{FILES}/patches.py:patched', sampler_args: what={what}}}, {{sampler: built-in}}]"
+        f"grids: [{{sampler: '{FILES}/others.py:patched', sampler_args: what={what}}}, {{sampler: built-in}}]"
     )
     common = ("--limit=2", "--n_masks=4", "--steps=2")
     done = sweep(tmp_path / "after", checkpoint, task_folder, *common, f"--config={tmp_path / 'grids.yaml'}")

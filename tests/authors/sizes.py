@@ -1,3 +1,0 @@
-"""A module beside a network."""
-
-FACTOR = 3
