@@ -51,7 +51,7 @@ class TaskResult:
     cache: the cache in effect (in older files the option).
     cost: what the answers took.
     audit: the findings of `cache_audit`.
-    first_token: the record of the likeliest first tokens (`FirstTokens`).
+    first_token: the record of the likeliest first tokens (`FirstTokens`), if it is of these questions.
     counts: the number of answers that ended in each way; of `truncated_prompts`, which did not fit into the model's
         context and lost their beginning; of `longer_continuations`, which were longer than `n_masks` and were scored at
         their own lengths.
@@ -327,6 +327,9 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
     options = renamed_options(settings[0]) if settings else {}
     metrics = _metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {}))
     score = metrics["metrics"].get(SUITE_METRIC, 0)
+    # A request cache also holds the answers to questions of other runs, such as one with a larger --limit.
+    n_answers, first_token = counts["effective"] * max(config.get("repeats", 1), 1), recorded.get("first_token") or {}
+    is_own = len(first_token.get("letters", "")) == n_answers
     if suite_task(name) and not 0 <= score <= 1:
         raise UnusableFile(f"has exact_match={score} for {name!r}; it must be a number from 0 to 1")
     return TaskResult(
@@ -342,7 +345,7 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
         cache=recorded.get("cache", options.get("cache")),
         cost={"requests": recorded.get("requests", 0), **recorded.get("cost", {})},
         audit=recorded.get("audit") or {},
-        first_token=recorded.get("first_token") or {},
+        first_token=first_token if is_own else {},
         counts=Counter({**recorded.get("endings", {}), **{key: recorded.get(key, 0) for key in _COUNTS}}),
         **metrics,
     )

@@ -139,6 +139,21 @@ def test_a_sheets_interval_is_the_same_without_its_samples(tmp_path: Path) -> No
     assert (row.low, row.high) == pytest.approx((expected.low, expected.high))
 
 
+def test_answers_of_another_run_in_a_cache_give_no_interval(tmp_path: Path) -> None:
+    """A request cache holds first tokens of questions that this run did not ask."""
+    ends = []
+    for n, letters in (("alone", "R" * 8 + "W" * 2), ("cached", "R" * 32 + "W" * 8)):
+        record = {"first_token": {"letters": letters, "entropy": 0.5}}
+        path = tmp_path / n / "results_2026.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(suite_file(limit=10, accuracy=0.8, spread=0.0, task_record=record)))
+        rows = load(path.parent).query("not is_group")
+        ends.append((rows["low"].iloc[0], rows["high"].iloc[0]))
+    (low, high), other = ends
+    assert other == pytest.approx((low, high), abs=0.02)
+    assert high - low > 0.4
+
+
 def test_a_score_that_is_no_share_has_the_interval_of_its_standard_error(tmp_path: Path) -> None:
     for error, expected in ((0.5, (5 - 0.98, 5 + 0.98)), (0.0, (None, None))):
         content = gsm8k_file(5.0)
