@@ -34,12 +34,12 @@ from mdlm_lm_eval.results.statistics import (
     difference,
     holm,
     interval_over_tasks,
-    over_models,
     score_of_questions,
     score_over_rules,
 )
 from mdlm_lm_eval.results.text import markdown_table, replace_table
 from mdlm_lm_eval.tasks.rule_sets import PAIRS, TRIPLES
+from training.study_tables import over_models
 
 FOLDER = Path(__file__).parent
 DISTRACTORS = ("smallest", "largest")

@@ -8,6 +8,7 @@ import argparse
 import gzip
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -16,9 +17,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.stats import binomtest
 
 from mdlm_lm_eval.results.plot import COLOURS, figure_style, on_dark
-from mdlm_lm_eval.results.statistics import COLLAPSE, LEAST_MODELS, OverModels, holm, over_models
+from mdlm_lm_eval.results.statistics import LEAST_MODELS, Interval, holm, median_of, sign_test
 from mdlm_lm_eval.results.text import compact, markdown_table, replace_table
 from training import asking
 from training.asking import OUTCOME, strata
@@ -41,6 +43,7 @@ PRIMARY = [name for name, arm in ARMS.items() if not arm.is_secondary]
 SECONDARY = [name for name, arm in ARMS.items() if arm.is_secondary]
 #: The two contrasts of the registration, the first arm minus the second.
 CONTRASTS = {"EOS padding": ("sft", "sft-masks"), "TV": ("sft-ce-tv", "sft-ce")}
+COLLAPSE = 30.0  # points: a model that loses more collapses
 NO_EFFECT = 5.0  # points: a whole interval within these limits means no effect
 WORDS = {"2": "2 masks", "200": "200 masks", "dots": "199 dots"}
 #: Arm -> its name in the figure.
@@ -76,6 +79,39 @@ def reading(study: Study) -> Study:
 def percent(model: Mapping[str, Any], ending: str, measure: str = "as decoded") -> float:
     """The share of a model's answers for which `measure` is true, on the questions of the outcome."""
     return asking.percent(model["answers"][str(OUTCOME)][ending], measure)
+
+
+@dataclass(frozen=True)
+class OverModels:
+    """Paired changes of trained models in points, and what they say about other models of the kind.
+
+    changes: in the order of the models.
+    median: the median change with its order-statistic interval.
+    p: the two-sided probability of the sign test.
+    n_collapsed: the number of models that lose more than `COLLAPSE` points.
+    collapsed: their share in percent, with Clopper and Pearson's interval.
+
+    Fewer than `LEAST_MODELS` have no intervals (`FEW_MODELS`).
+    """
+
+    changes: tuple[float, ...]
+    median: Interval
+    p: float
+    n_collapsed: int
+    collapsed: Interval
+
+
+def over_models(changes: Sequence[float]) -> OverModels:
+    """Statistics of paired changes in points, one of each trained model.
+
+    A mean of models that may collapse is decided by those that do, so it has no interval that holds; their median and
+    the share that collapses have (`benchmarks/interval_coverage.py`).
+    """
+    n, n_collapsed = len(changes), sum(change < -COLLAPSE for change in changes)
+    collapsed = Interval(n_collapsed / n)
+    if n >= LEAST_MODELS:
+        collapsed = Interval(n_collapsed / n, *binomtest(n_collapsed, n).proportion_ci(method="exact"))
+    return OverModels(tuple(changes), median_of(changes), sign_test(changes), n_collapsed, collapsed.scaled(100))
 
 
 def changes(study: Study, first: str, second: str, *what: str, minus: Sequence[str] = ()) -> OverModels:

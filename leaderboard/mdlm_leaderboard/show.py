@@ -9,13 +9,7 @@ from mdlm_lm_eval.results.deviations import CHAT_TEMPLATE, deviations_of
 from mdlm_lm_eval.results.frame import benchmarks, rows_of
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, read_chosen_file
 from mdlm_lm_eval.results.samples import pair_accuracies, said_of, samples_paths, scores_by_question, unparsed_answers
-from mdlm_lm_eval.results.text import (
-    audit_in_words,
-    check_in_words,
-    cost_in_words,
-    kept_in_words,
-    settings_in_words,
-)
+from mdlm_lm_eval.results.text import audit_in_words, check_in_words, cost_in_words, kept_in_words, settings_in_words
 
 _MOST = 4  # scores and unknown settings that are named
 # Of many unknown settings, these are named and the others counted: they mean little if these are unknown.

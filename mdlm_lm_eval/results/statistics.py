@@ -3,7 +3,7 @@
 The caller chooses the source of variance. Every score and rank of the board is about the rules that were asked: rules
 are fixed, and sets of questions are the clusters, because a set is asked under each of its rules. For a claim about
 rules that nobody asked, rules are random, and pairs of related rules are the clusters. For a claim about trained
-models, models are random, and the questions are fixed (`over_models`).
+models, models are random, and the questions are fixed (`median_of`).
 `benchmarks/interval_coverage.py` measures how often all these intervals hold. None is a bootstrap: over 53 sets near
 99%, a bootstrap interval holds 77 times of 100, and if all answers are right its width is zero.
 """
@@ -28,7 +28,6 @@ _QUANTILE = 0.975  # of a two-sided 95% interval
 _LEVEL = 0.05  # the chance of any false difference among all comparisons of a table
 _MOST_ANSWERS = 1000  # the most answers that one question's score may be the mean of
 LEAST_MODELS = 8  # the fewest trained models whose values have an interval
-COLLAPSE = 30.0  # points: a model that loses more collapses
 FEW_MODELS = (
     f"Of fewer than {LEAST_MODELS} trained models all values are shown and no interval: whether they collapse decides "
     "the mean, and so few do not tell how often they do."
@@ -230,7 +229,7 @@ def difference(first: Score, second: Score) -> Interval:
       cluster; other scores are independent. One more answer of n that differs is added to the variance: no width is
       zero, and of few right or wrong answers that differ, the test refuses about as many as McNemar's mid-p test.
     - Rules are random: the limits of both scores, which are logits' (MOVER; Newcombe 1998, method 10).
-    - Training seeds are random: the sign test (`over_models`), of seeds paired in their order, or beside one model.
+    - Training seeds are random: the sign test (`median_of`), of seeds paired in their order, or beside one model.
 
     `comparisons` has the first test's probabilities. The ends are within -1 and 1.
     """
@@ -351,48 +350,6 @@ def holm(probabilities: np.ndarray) -> np.ndarray:
 
 
 # Trained models
-
-
-@dataclass(frozen=True)
-class OverModels:
-    """Paired changes of trained models in points, and what they say about other models of the kind.
-
-    changes: in the order of the models.
-    median: the median change with its order-statistic interval.
-    p: the two-sided probability of the sign test.
-    n_collapsed: the number of models that lose more than `COLLAPSE` points.
-    collapsed: their share in percent, with Clopper and Pearson's interval.
-
-    Fewer than `LEAST_MODELS` have no intervals (`FEW_MODELS`).
-    """
-
-    changes: tuple[float, ...]
-    median: Interval
-    p: float
-    n_collapsed: int
-    collapsed: Interval
-
-    @property
-    def in_words(self) -> str:
-        """Such as "-14.3 (median of -73.2, -14.3, -5.7), p = 0.25, 1 of 3 collapse"."""
-        chance = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.2g}"
-        ends = f" ({self.collapsed.low:.0f} to {self.collapsed.high:.0f}%)" if self.collapsed.low is not None else ""
-        return f"{self.median.in_words}, {chance}, {self.n_collapsed} of {len(self.changes)} collapse{ends}"
-
-
-def over_models(changes: Sequence[float]) -> OverModels:
-    """Statistics of paired changes in points, one of each trained model.
-
-    A mean of models that may collapse is decided by those that do, so it has no interval that holds; their median and
-    the share that collapses have (`benchmarks/interval_coverage.py`).
-    """
-    n, n_collapsed = len(changes), sum(change < -COLLAPSE for change in changes)
-    collapsed = Interval(n_collapsed / n)
-    if n >= LEAST_MODELS:
-        from scipy.stats import binomtest  # takes long to import
-
-        collapsed = Interval(n_collapsed / n, *binomtest(n_collapsed, n).proportion_ci(method="exact"))
-    return OverModels(tuple(changes), median_of(changes), sign_test(changes), n_collapsed, collapsed.scaled(100))
 
 
 def median_of(values: Sequence[float]) -> Interval:

@@ -33,7 +33,6 @@ from mdlm_lm_eval.results.statistics import (
     holm,
     interval_over_tasks,
     median_of_seeds,
-    over_models,
     score_of_sets,
     score_of_tasks,
     score_over_rules,
@@ -172,23 +171,6 @@ def test_questions_of_a_set_are_a_cluster_and_rules_are_fixed() -> None:
     random = score_over_rules({"verb_largest": 1.0, "object_largest": 0.0}, 1000)
     assert (fixed.interval.half_width or 0) < 0.01 < 0.4 < (random.interval.half_width or 0)
     assert score_over_rules({"country_largest": 1.0, "capitalised_largest": 0.0}, 1000).n_clusters == 1, "related"
-
-
-def test_trained_models_have_a_median_and_a_share_that_collapses() -> None:
-    """By sign test, order statistics and Clopper and Pearson; fewer than eight have their values and no interval."""
-    changes = [-73.0, -41.0, *(float(n) for n in range(-9, 9))]
-    found = over_models(changes)
-    assert found.median == Interval(-1.5, *(sorted(changes)[k] for k in (5, 14)))
-    assert found.p == pytest.approx(stats.binomtest(11, 20).pvalue), "a change of 0 counts for neither sign"
-    share = stats.binomtest(2, 20).proportion_ci(method="exact")
-    assert (found.n_collapsed, found.collapsed.low) == (2, pytest.approx(100 * share.low))
-    assert found.collapsed.high == pytest.approx(100 * share.high)
-    rng = np.random.default_rng(0)
-    for n in range(8, 40):
-        drawn = [round(one) for one in rng.normal(1, 2, size=n)]
-        assert over_models(drawn).median.is_significant == (over_models(drawn).p <= 0.05), "the interval is the test's"
-    five = over_models(changes[:5])
-    assert five.in_words == "-9.0 (median of -73.0, -41.0, -9.0, -8.0, -7.0), p = 0.062, 2 of 5 collapse"
 
 
 @pytest.mark.parametrize("n", [3, 20])

@@ -6,13 +6,36 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from mdlm_lm_eval import MDLM
+from mdlm_lm_eval.results.statistics import Interval
 from tests.conftest import evaluate
 from training import asking, shipping, study, study_tables
 
 pytestmark = pytest.mark.slow
+
+
+def test_trained_models_have_a_median_and_a_share_that_collapses() -> None:
+    """By sign test, order statistics and Clopper and Pearson; fewer than eight have their values and no interval."""
+    changes = [-73.0, -41.0, *(float(n) for n in range(-9, 9))]
+    found = study_tables.over_models(changes)
+    assert found.median == Interval(-1.5, *(sorted(changes)[k] for k in (5, 14)))
+    assert found.p == pytest.approx(stats.binomtest(11, 20).pvalue), "a change of 0 counts for neither sign"
+    share = stats.binomtest(2, 20).proportion_ci(method="exact")
+    assert (found.n_collapsed, found.collapsed.low) == (2, pytest.approx(100 * share.low))
+    assert found.collapsed.high == pytest.approx(100 * share.high)
+    rng = np.random.default_rng(0)
+    for n in range(8, 40):
+        drawn = [round(one) for one in rng.normal(1, 2, size=n)]
+        assert study_tables.over_models(drawn).median.is_significant == (study_tables.over_models(drawn).p <= 0.05), (
+            "the interval is the test's"
+        )
+    five = study_tables.over_models(changes[:5])
+    assert five.median.in_words == "-9.0 (median of -73.0, -41.0, -9.0, -8.0, -7.0)"
+    assert (five.n_collapsed, five.collapsed.low) == (2, None)
 
 
 def test_an_arm_stands_on_one_before_it() -> None:
