@@ -1,9 +1,13 @@
-"""The commands of README and docs are understood by their programs, and generated tables are up to date."""
+"""README and docs: programs understand their commands, tables are generated, figures are those of committed results.
+
+A failing test about figures shows the lines that the document should hold.
+"""
 
 import re
 import runpy
 import shlex
 import shutil
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,12 +16,17 @@ from lm_eval._cli.harness import HarnessCLI
 
 from mdlm_finetune.recipe import read_arguments
 from mdlm_leaderboard.__main__ import _parser as leaderboard_parser
+from mdlm_leaderboard.show import show
 from mdlm_lm_eval.analyses.__main__ import _parser as attribution_parser
 from mdlm_lm_eval.check.__main__ import _parser as check_parser
 from mdlm_lm_eval.presets import preset_names, published
 from mdlm_lm_eval.registry import FAMILIES
 from mdlm_lm_eval.resolve import resolve
+from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.samples import SHARES
+from mdlm_lm_eval.results.suite import suite_info
 from mdlm_lm_eval.sweep import __main__ as sweep
+from tests.support.leaderboard_files import committed_board
 
 ROOT = Path(__file__).parents[2]
 # tests/documents/test_extending.py runs the commands of docs/extending.md, which need its examples.
@@ -100,3 +109,70 @@ def test_every_preset_has_a_command_and_is_one_of_a_sweep() -> None:
         has_template = "-base/" not in name and not name.startswith("d3llm/")  # they leave it out
         assert ("--apply_chat_template" in run.flags) == has_template
         assert run.family in FAMILIES.all()
+
+
+# Figures about the built-in models and their adapters
+
+
+def line(*cells: str) -> str:
+    return f"|{'|'.join(cells)}|"
+
+
+def missing(document: str, expected: Iterable[str]) -> list[str]:
+    """What the document does not hold, whatever its line breaks."""
+    text = " ".join((ROOT / document).read_text(encoding="utf-8").split())
+    return [sentence for sentence in expected if sentence not in text]
+
+
+def test_the_page_on_results_shows_a_committed_one() -> None:
+    file = ROOT / "leaderboard/results/built-in-instruct/mdlm_rules,n_masks=200,steps=1/results_cell.json"
+    shown = "\n".join(show(file)[:4])
+    assert f"```text\n{shown}\n...\n```" in (ROOT / "docs/result.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_suite_2_2() -> None:
+    (section,) = (one for one in committed_board().sections if not one.why_apart)
+    # New results share their table: results/suite.py names the files that made the same questions.
+    assert section.setting.suite_hash == suite_info(["mdlm_verb_smallest"])["sha256"]
+    expected = [line(*(column.head for column in section.columns))[1:]]
+    for row in section.rows:
+        found = (column.of(row, section.pair) for column in section.columns)
+        cells = (one.in_words if one else "–" for one in found)
+        expected.append(line(str(section.who(row)), *cells))
+    assert missing("leaderboard/results/README.md", expected) == []
+
+
+def test_the_first_50_questions_of_each_task() -> None:
+    """What the quick start and the page on the built-in models ask."""
+    shown = {}
+    for model in ("built-in", "built-in-instruct"):
+        file = read_result_file(ROOT / f"leaderboard/results/{model}/mdlm_rules,n_masks=200,steps=1/results_cell.json")
+        shown[model] = [task.first_token["letters"][:50] for task in file.tasks.values()]
+
+    def percent(model: str, counted: str) -> float:
+        letters = "".join(shown[model])
+        return 100 * sum(map(counted.__contains__, letters)) / len(letters)
+
+    decoded, among, other = (percent("built-in", SHARES[name]) for name in ("decoded", "among_labels", "other"))
+    expected = [
+        f"mdlm_rules (exact_match) {decoded:.1f} (",
+        f"answers 200 masks: {decoded:.1f}% as decoded, {among:.1f}% among letters, {other:.1f}% other tokens",
+    ]
+    assert missing("README.md", expected) == []
+    decoded, among, ended = (percent("built-in-instruct", SHARES[name]) for name in ("decoded", "among_labels", "eos"))
+    expected = [f"200 masks: {decoded:.1f}% as decoded, {among:.1f}% among letters, {ended:.1f}% EOS"]
+    assert missing("docs/built_in_model.md", expected) == []
+
+
+def test_the_generated_tasks(tmp_path: Path) -> None:
+    shutil.unpack_archive(ROOT / "leaderboard/generated_tasks.tar.gz", tmp_path, filter="data")
+    script = runpy.run_path(str(ROOT / "benchmarks/generated_tasks.py"))
+    scores = script["scores_of"](tmp_path / "generated_tasks/built-in-lists")
+    greedy, sampled = (script["lost"](scores, temperature) for temperature in (0.0, 1.0))
+    expected = [f"it loses {sampled} points on average", f"loses {greedy}, not significant (95%)"]
+    assert missing("docs/built_in_model.md", expected) == []
+
+
+def test_the_place_of_the_question() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks/placement.py"))
+    assert script["table"]() in (ROOT / "docs/compare_settings.md").read_text(encoding="utf-8")
