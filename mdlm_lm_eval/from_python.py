@@ -309,8 +309,8 @@ def _likelihood_request(
     kept, mask = context.rstrip(), denoiser.mask_token_id
     after_ids = ids_after_answers(tokenizer, denoiser.model.config)
     if kept:  # blanks at the context's end belong to the continuation's first token
-        ids, n_context = prompt_ids(tokenizer, context + continuation, mask), len(prompt_ids(tokenizer, kept, mask))
-        return LikelihoodRequest(ids[:n_context], ids[n_context:], seed, after_ids)
+        ids, of_context = prompt_ids(tokenizer, context + continuation, mask), prompt_ids(tokenizer, kept, mask)
+        return LikelihoodRequest(of_context, ids[len(of_context) :], seed, after_ids)
     prefix = prefix_id(tokenizer)
     ids = prompt_ids(tokenizer, context + continuation, mask, add_special_tokens=False)
     return LikelihoodRequest([prefix], ids[1:] if ids[:1] == [prefix] else ids, seed, after_ids)

@@ -16,7 +16,8 @@ import pytest
 from lm_eval.models.huggingface import HFLM
 from mypy import api
 from peft import LoraConfig, get_peft_model
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from mdlm_lm_eval import (
     DecodingOptions,
@@ -262,6 +263,21 @@ def test_log_likelihoods_are_those_of_lm_eval(checkpoint: Path, estimator: dict[
     assert same == found[0]
     ids = log_likelihood(denoiser, [[5, 6]], [found[0].token_ids], options)
     assert ids[0].token_ids == found[0].token_ids
+
+
+def test_a_token_across_the_contexts_end_is_split_as_in_lm_eval(checkpoint: Path) -> None:
+    denoiser, tokenizer = load(str(checkpoint))
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    rules["model"]["vocab"][":?"] = rules["model"]["vocab"].pop("~")
+    rules["model"]["merges"] = [[":", "?"]]
+    merging = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(rules)), eos_token="<|eos|>", mask_token="<|mask|>"
+    )
+    lm = MDLM(str(checkpoint), tokenizer=merging, device="cpu", likelihood="chain")
+    ((expected, _),) = lm.loglikelihood([choice("Right:", "?ab")], disable_tqdm=True)
+    (found,) = log_likelihood(denoiser, "Right:", "?ab", tokenizer=merging, likelihood="chain")
+    assert found.total == pytest.approx(expected, abs=1e-4)
+    assert merging.decode(found.token_ids) == "ab"
 
 
 def test_fillers_stand_behind_the_masks(checkpoint: Path) -> None:
