@@ -97,6 +97,17 @@ class Claims:
         self.failures[cell.name] = why
         del self.left[cell.name]
 
+    def fail_aloud(self, cell: Cell, error: Exception) -> None:
+        """As `fail`, and prints the error; with a traceback for errors that are not ours."""
+        kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
+        self.fail(cell, f"{kind}{error}")
+        say(f"failed: {cell.name}: {''.join(traceback.format_exception(error)) if kind else error}")
+
+    def progress_bar(self) -> tqdm:
+        """A bar over all cells to compute, including those of other processes; in tokens if these are known."""
+        unit = "token" if any(cell.tokens for cell in self.left.values()) else "cell"
+        return tqdm(total=self.size, unit=unit, unit_scale=unit == "token", smoothing=0.0, disable=False)
+
     def settings(self, cell: Cell) -> dict[str, Any]:
         """Everything that decides a cell's scores: its own and the common settings, and digests of weights and tasks.
 
@@ -157,19 +168,6 @@ class Claims:
         counts = ", ".join(f"{len(names)} {state}" for state, names in found.items())
         undone = [f"{state}: {name}" for state, names in found.items() if state != "done" for name in names]
         return "\n".join([f"{len(self.sweep.cells)} cells: {counts}", *undone])
-
-
-def fail(claims: Claims, cell: Cell, error: Exception) -> None:
-    """Records why a cell failed, and prints it; with a traceback for errors that are not ours."""
-    kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
-    claims.fail(cell, f"{kind}{error}")
-    say(f"failed: {cell.name}: {''.join(traceback.format_exception(error)) if kind else error}")
-
-
-def progress_bar(claims: Claims) -> tqdm:
-    """A progress bar over all cells to compute, including those of other processes; in tokens if these are known."""
-    unit = "token" if any(cell.tokens for cell in claims.left.values()) else "cell"
-    return tqdm(total=claims.size, unit=unit, unit_scale=unit == "token", smoothing=0.0, disable=False)
 
 
 def say(line: str) -> None:

@@ -17,7 +17,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.sweep.claims import Claims, fail, progress_bar
+from mdlm_lm_eval.sweep.claims import Claims
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.run import Evaluator, Measured, Tasks
 
@@ -67,7 +67,7 @@ def run_on_ray(claims: Claims, **cluster: Any) -> None:
     taken = claims.take()
     if taken is None and not claims.left:
         return
-    with _cluster(claims.sweep, **cluster) as (n_workers, actor), progress_bar(claims) as bar:
+    with _cluster(claims.sweep, **cluster) as (n_workers, actor), claims.progress_bar() as bar:
         started = [actor.remote(claims.sweep, os.getcwd()) for _ in range(n_workers)]
         # Cells go to actors that have started, as the cluster may not have room for all of them yet.
         starting = {worker.__ray_ready__.remote(): worker for worker in started}
@@ -90,6 +90,6 @@ def run_on_ray(claims: Claims, **cluster: Any) -> None:
                 try:
                     claims.finish(cell, ray.get(reference))
                 except (RayError, OSError) as error:
-                    fail(claims, cell, getattr(error, "cause", None) or error)
+                    claims.fail_aloud(cell, getattr(error, "cause", None) or error)
                 lock.release()
             bar.update(bar.total - claims.size - bar.n)

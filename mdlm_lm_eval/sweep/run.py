@@ -36,7 +36,7 @@ from mdlm_lm_eval.models import model_path
 from mdlm_lm_eval.options import DecodingOptions, OptionError, did_you_mean
 from mdlm_lm_eval.plugin import forget_task_files, task_manager, with_tasks
 from mdlm_lm_eval.record import digest_of_settings
-from mdlm_lm_eval.sweep.claims import Claims, fail, progress_bar, say
+from mdlm_lm_eval.sweep.claims import Claims, say
 from mdlm_lm_eval.sweep.plan import RESULT_FILE, Cell, Sweep, distinct
 from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import repeat
@@ -366,7 +366,7 @@ class Evaluator:
 def run_here(tasks: Tasks, claims: Claims) -> None:
     """Computes every cell that is left, and waits for cells that other processes compute in the same folder."""
     evaluator = None
-    with progress_bar(claims) as bar:
+    with claims.progress_bar() as bar:
         while claims.left:
             if (taken := claims.take()) is None:
                 if claims.left:
@@ -377,7 +377,7 @@ def run_here(tasks: Tasks, claims: Claims) -> None:
             try:
                 claims.finish(cell, evaluator.files(cell, claims.settings(cell)))
             except Exception as error:  # other cells may succeed
-                fail(claims, cell, error)
+                claims.fail_aloud(cell, error)
             finally:
                 lock.release()
             bar.update(bar.total - claims.size - bar.n)
