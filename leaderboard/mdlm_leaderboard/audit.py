@@ -1,7 +1,7 @@
 """`mdlm-leaderboard audit`: the effect of a cache or server on the score, from questions that were decoded twice."""
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -48,33 +48,29 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[l
     given = DEFAULT_SETTINGS if result.suite else result.metadata  # the rest is the task's own
     metadata = json.dumps({name: result.metadata[name] for name in given if name in result.metadata})
     task = _manager(include_path, metadata).load([result.name])["tasks"][result.name]
-    pairs: dict[str, list[tuple[float, float]]] = {}  # exact and as run
-    clusters: dict[str, list[Hashable]] = {}
+    scores: dict[str, list[tuple[Hashable, float, float]]] = {}  # cluster, exact and as run
     for sample in read_samples(samples):
         if sample["doc_id"] not in exact:
             continue
         answer = exact[sample["doc_id"]]
         found: Mapping[str, Any] = sample if answer is None else _score(task, sample, answer)
+        cluster = str(sample["doc"].get(result.cluster)) if result.cluster else sample["doc_id"]
         for metric, value in metrics_of(sample).items():
-            name = f"{metric},{sample['filter']}"
-            pairs.setdefault(name, []).append((float(found[metric]), value))
-            cluster = str(sample["doc"].get(result.cluster)) if result.cluster else sample["doc_id"]
-            clusters.setdefault(name, []).append(cluster)
+            scores.setdefault(f"{metric},{sample['filter']}", []).append((cluster, float(found[metric]), value))
     same = f"{sum(answer is None for answer in exact.values())} of {len(exact)}"
     return [
-        [result.name, metric.removesuffix(",none"), same, *_shown(own, clusters[metric])]
-        for metric, own in pairs.items()
+        [result.name, metric.removesuffix(",none"), same, *_shown(*zip(*own, strict=True))]
+        for metric, own in scores.items()
     ]
 
 
-def _shown(scores: list[tuple[float, float]], clusters: list[Hashable]) -> list[str]:
+def _shown(clusters: Sequence[Hashable], exact: Sequence[float], as_run: Sequence[float]) -> list[str]:
     """The means as run and exactly, and their difference, paired by question."""
-    exact, as_run = zip(*scores, strict=True)
     if all(0 <= score <= 1 for score in (*exact, *as_run)):
         first, second = ({"": [*zip(clusters, own, strict=True)]} for own in (exact, as_run))
         points = difference(score_of_sets(first), score_of_sets(second)).scaled(100)
     else:
-        points = clustered_interval([second - first for first, second in scores], clusters).scaled(100)
+        points = clustered_interval([b - a for a, b in zip(exact, as_run, strict=True)], clusters).scaled(100)
     ends = "–" if points.low is None else f"{points.low:z.1f} to {points.high:z.1f}"
     return [f"{100 * fmean(as_run):.1f}", f"{100 * fmean(exact):.1f}", f"{points.mean:+z.1f}", ends]
 
