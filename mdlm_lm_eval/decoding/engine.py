@@ -264,21 +264,15 @@ class Engine:
         numbers, offsets = (outcome.after != outcome.before).nonzero()
         columns, tokens = window.columns[numbers, offsets], outcome.after[numbers, offsets]
         window.of.tokens[window.lanes[numbers, 0], columns] = tokens
-        changes = zip(
-            numbers.tolist(),
-            window.slots[numbers, offsets].tolist(),
-            columns.tolist(),
-            outcome.before[numbers, offsets].tolist(),
-            tokens.tolist(),
-            outcome.confidence[numbers, offsets].tolist(),
-            strict=True,
-        )
-        for n, slot, column, old, new, confidence in changes:
+        slots = window.slots[numbers, offsets].tolist()
+        for n, offset, slot, new in zip(numbers.tolist(), offsets.tolist(), slots, tokens.tolist(), strict=True):
             row = window.rows[n]
             assert row is not None
             row.answer[slot] = new
             if self.options.trace:
-                row.events.append(Event(row.cost.forward_passes + 1, column, old, new, confidence))
+                column, old = int(window.columns[n, offset]), int(outcome.before[n, offset])
+                sure = float(outcome.confidence[n, offset])
+                row.events.append(Event(row.cost.forward_passes + 1, column, old, new, sure))
 
     def _is_done(self, row: Row, *, has_closed: bool, takes_step: bool) -> bool:
         """Whether a row is complete: its blocks are over, one that ended holds an end, or its answer is decided."""
