@@ -56,12 +56,8 @@ class Experiment:
     at_zero: Mapping[str, Any] | None = None
     analysis: str = ""
     values: Sequence[str] = ()
+    said: str = ""
     differs: str = ""
-
-    @property
-    def said(self) -> str:
-        """The paper's other numbers, in words."""
-        return str(published()["said"].get(self.name, ""))
 
     def curves(self, model: Model) -> list[Curve]:
         """The lines of a model that was asked at two values of x, or more; without masks, at one."""
@@ -169,7 +165,7 @@ def judged(models: Sequence[Model]) -> list[Judged]:
 
 def published_effect(verdict: Verdict, model: Model) -> tuple[str, float, float] | None:
     """The paper's effect: its words, and the ends of its range over models; None if the paper states none."""
-    of_models = published()["claims"].get(verdict.claim.name)
+    of_models = published().get(verdict.claim.name)
     if not of_models:
         return None
     of_model = of_models.get(model.name.rpartition("/")[2])
@@ -182,7 +178,8 @@ def published_effect(verdict: Verdict, model: Model) -> tuple[str, float, float]
 def sections(models: Sequence[Model]) -> list[Section]:
     """The sections with an answer, in the paper's order."""
     found = []
-    for one in experiments():
+    for line in yaml.safe_load(files("mdlm_lm_eval.paper").joinpath("experiments.yaml").read_text("utf-8")):
+        one = Experiment(**line)
         if one.analysis:
             found += _analyses(one, models)
         elif one.series:
@@ -194,15 +191,8 @@ def sections(models: Sequence[Model]) -> list[Section]:
 
 
 @cache
-def experiments() -> tuple[Experiment, ...]:
-    """The experiments, in the order of a report."""
-    lines = yaml.safe_load(files("mdlm_lm_eval.paper").joinpath("experiments.yaml").read_text("utf-8"))
-    return tuple(Experiment(**line) for line in lines)
-
-
-@cache
 def published() -> dict[str, Any]:
-    """The paper's figures: `claims` and `said`."""
+    """Claim -> model -> the effect that the paper states."""
     return dict(yaml.safe_load(files("mdlm_lm_eval.paper").joinpath("published.yaml").read_text("utf-8")))
 
 
