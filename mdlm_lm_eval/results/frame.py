@@ -14,7 +14,7 @@ from mdlm_lm_eval.results.deviations import MASKS, deviations_of, listed
 from mdlm_lm_eval.results.files import UnusableFile, check_inside
 from mdlm_lm_eval.results.recorded import LARGEST
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, missing, read_result_file
-from mdlm_lm_eval.results.samples import ScoredQuestion, decomposition_of, pair_accuracies, scores_by_question
+from mdlm_lm_eval.results.samples import AnswersByCluster, decomposition_of, pair_accuracies, scores_by_question
 from mdlm_lm_eval.results.statistics import Interval, Score, difference, mean_of_tasks, score_of_sets, score_of_tasks
 from mdlm_lm_eval.results.suite import SUITE_METRIC
 from mdlm_lm_eval.results.text import check_in_words, printable
@@ -91,10 +91,13 @@ def benchmarks(frame: pd.DataFrame) -> pd.DataFrame:
     top["benchmark"] = top["task"] + " (" + top["metric"].str.removesuffix(",none") + ")"
     factor, ends = top["is_accuracy"].map({True: 100.0, False: 1.0}), ["score", "low", "high"]
     top[ends] = top[ends].astype(float).mul(factor, axis=0)
-    shown = [Interval(row.score, *((row.low, row.high) if row.low < row.high else ())) for row in top.itertuples()]
-    forms = top["is_accuracy"].map({True: ".1f", False: ".4g"})
-    top["in_words"] = [one.written(form) for one, form in zip(shown, forms, strict=True)]
+    top["in_words"] = [_in_words(row) for row in top.itertuples()]
     return top
+
+
+def _in_words(row: Any) -> str:
+    band = Interval(row.score, row.low, row.high) if row.low < row.high else Interval(row.score)
+    return band.written(".1f" if row.is_accuracy else ".4g")
 
 
 def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
@@ -102,9 +105,7 @@ def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
     return pd.DataFrame([row for file in files for row in rows_of(file)])
 
 
-def rows_of(
-    file: ResultFile, answers: Mapping[str, Mapping[str, Sequence[ScoredQuestion]]] | None = None
-) -> Iterable[dict[str, Any]]:
+def rows_of(file: ResultFile, answers: AnswersByCluster | None = None) -> Iterable[dict[str, Any]]:
     """The rows of one file, as `load` describes them. `answers` are those of `scores_by_question`; None reads them."""
     answers = scores_by_question(file) if answers is None else answers
     facts: dict[str, Any] = {
@@ -191,9 +192,7 @@ def shown_costs(rows: pd.DataFrame) -> list[str]:
     return [name for name in found if name != "seconds" or rows["tokens_per_second"].isna().any()]
 
 
-def _share(
-    file: ResultFile, result: TaskResult, metric: str, answers: Mapping[str, Mapping[str, Sequence[ScoredQuestion]]]
-) -> Score | None:
+def _share(file: ResultFile, result: TaskResult, metric: str, answers: AnswersByCluster) -> Score | None:
     """The `Score` of a metric from 0 to 1; None for other metrics, and if no standard error is known.
 
     It is computed from single questions, or from the first tokens that the suite's tasks record, if all of them are

@@ -30,8 +30,8 @@ from mdlm_lm_eval.tasks import rule_sets
 # A question's identity: its number, the digest of its document, and its cluster ("" if it has none).
 Question = tuple[int, str, str]
 Answers = Mapping[str, Mapping[str, Mapping[Question, float]]]  # task -> `metric,filter` -> question -> score
-# The cluster of a question (or the question itself if it has none), and its score.
-ScoredQuestion = tuple[Hashable, float]
+# Task -> `metric,filter` -> the cluster of each question (the question itself if it has none), and its score.
+AnswersByCluster = Mapping[str, Mapping[str, Sequence[tuple[Hashable, float]]]]
 
 _MOST_BYTES = 2**31  # of all lines; 500 prompts of 128,000 tokens have half as many
 _NOTHING = frozenset(("", "[invalid]", "None"))
@@ -138,9 +138,9 @@ def read_answers(file: ResultFile, unread: list[str] | None = None, cluster: str
     return found
 
 
-def by_cluster(answers: Answers) -> dict[str, dict[str, Sequence[ScoredQuestion]]]:
-    """Task -> `metric,filter` -> the cluster of each question (the question itself if it has none), and its score."""
-    found: dict[str, dict[str, Sequence[ScoredQuestion]]] = {}
+def by_cluster(answers: Answers) -> AnswersByCluster:
+    """The same answers with their clusters in place of the questions."""
+    found: dict[str, Mapping[str, Sequence[tuple[Hashable, float]]]] = {}
     for name, by_metric in answers.items():
         task = suite_task(name)
         found[name] = {
@@ -153,9 +153,7 @@ def by_cluster(answers: Answers) -> dict[str, dict[str, Sequence[ScoredQuestion]
     return found
 
 
-def scores_by_question(
-    file: ResultFile, unread: list[str] | None = None
-) -> dict[str, dict[str, Sequence[ScoredQuestion]]]:
+def scores_by_question(file: ResultFile, unread: list[str] | None = None) -> AnswersByCluster:
     """The answers of `read_answers` by cluster."""
     return by_cluster(read_answers(file, unread))
 
@@ -172,7 +170,7 @@ def _texts(found: Any) -> Iterator[str]:
         yield from _texts(one) if isinstance(one, list) else [str(one)]
 
 
-def pair_accuracies(answers: Mapping[str, Mapping[str, Sequence[ScoredQuestion]]]) -> dict[str, tuple[float, int]]:
+def pair_accuracies(answers: AnswersByCluster) -> dict[str, tuple[float, int]]:
     """Group of `mdlm_rules` -> the share of its sets that are right all three times, and the number of sets.
 
     `answers` are those of `scores_by_question`; sets that were not asked three times do not count.
