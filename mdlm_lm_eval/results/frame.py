@@ -1,4 +1,4 @@
-"""Result files as one tidy pandas DataFrame: `from mdlm_lm_eval.results import load`."""
+"""Result files as one tidy pandas DataFrame (`from mdlm_lm_eval.results import load`), and frontiers of speed."""
 
 import math
 import warnings

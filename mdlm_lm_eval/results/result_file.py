@@ -390,7 +390,7 @@ def _metrics(result: Mapping[str, Any], higher_is_better: Mapping[str, bool | No
     }
 
 
-# What earlier versions wrote: nothing else knows of it
+# What earlier versions wrote
 
 
 def renamed_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
