@@ -67,6 +67,13 @@ def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
     if unread:
         raise UnusableFile(unread[0])
     without = [one.name for one, _ in tasks if not all(one.name in own for own in answers)]
+    for file, name in ((file, name) for file in files for name in without):
+        n, n_all = file.tasks[name].n_questions, file.tasks[name].n_original
+        if file.limit is None and n < n_all:
+            raise UnusableFile(
+                f"{file.path!r} asked {n} chosen questions of {n_all} of {name}, which only samples name: "
+                "use lm_eval's --log_samples"
+            )
     if cluster and without:
         raise UnusableFile(
             f"{cluster!r} is a field of documents, and {without[0]} has none: use lm_eval's --log_samples"

@@ -332,6 +332,14 @@ def test_compare_has_an_interval_over_sets_without_samples(tmp_path: Path, typed
     assert "right with" not in said
 
 
+def test_compare_takes_chosen_questions_only_with_samples(tmp_path: Path, typed: Typed) -> None:
+    first, second = gsm8k_file(0.5, asked=20), gsm8k_file(0.5, asked=20, steps=8)
+    said = compared(typed, tmp_path / "without", first, second, code=1)
+    assert "asked 20 chosen questions of 1319 of gsm8k, which only samples name" in said
+    right = [1] * 10 + [0] * 10
+    assert "equals" in compared(typed, tmp_path / "with", first, second, (right, right))
+
+
 def test_compare_says_how_to_get_an_interval_and_that_equals_are_equal(tmp_path: Path, typed: Typed) -> None:
     first, second = gsm8k_file(600 / 1319), gsm8k_file(600 / 1319, steps=8, block_length=8)
     said = compared(typed, tmp_path / "without", first, second)
