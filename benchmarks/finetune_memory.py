@@ -109,7 +109,7 @@ def main() -> None:
         whole = adapted(LlamaForCausalLM(llada_8b(LAYERS, VOCABULARY)), recipe)
     trainable = sum(p.numel() for p in whole.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in whole.parameters()) - trainable
-    tokens = 2 * recipe.per_device_train_batch_size * recipe.max_length
+    tokens = 2 * recipe.per_device_train_batch_size * recipe.longest
     predicted = int(2 * recipe.per_device_train_batch_size * arguments.answer_tokens * objective.p_high)
     print(f"weights, bf16: {2 * frozen / GIB:.1f} GiB; LoRA of {trainable / 1e6:.0f} M parameters")
     # float32 weights, their gradients, and Adam's two moments.
