@@ -66,18 +66,7 @@ def compare(first: Path, second: Path, cluster: str = "") -> list[str]:
     answers = [read_answers(file, unread, cluster) for file in files]
     if unread:
         raise UnusableFile(unread[0])
-    without = [one.name for one, _ in tasks if not all(one.name in own for own in answers)]
-    for file, name in ((file, name) for file in files for name in without):
-        n, n_all = file.tasks[name].n_questions, file.tasks[name].n_original
-        if file.limit is None and n < n_all:
-            raise UnusableFile(
-                f"{file.path!r} asked {n} chosen questions of {n_all} of {name}, which only samples name: "
-                "use lm_eval's --log_samples"
-            )
-    if cluster and without:
-        raise UnusableFile(
-            f"{cluster!r} is a field of documents, and {without[0]} has none: use lm_eval's --log_samples"
-        )
+    _check_samples(files, [one.name for one, _ in tasks if not all(one.name in own for own in answers)], cluster)
     runs = []
     for file, own in zip(files, answers, strict=True):
         shares = {(row["task"], row["metric"]): row["share"] for row in rows_of(file, by_cluster(own))}
@@ -94,6 +83,21 @@ def _check_questions(files: Sequence[ResultFile], tasks: Tasks) -> None:
         _check_same(f"version of {one.name}", one.version, other.version)
         _check_same(f"number of questions of {one.name}", one.n_questions, other.n_questions)
         _check_same(f"fewshot_seed of {one.name}", *(of.metadata.get("fewshot_seed") for of in (one, other)))
+
+
+def _check_samples(files: Sequence[ResultFile], without: Sequence[str], cluster: str) -> None:
+    """Raises UnusableFile if tasks without samples need them: for `cluster`, or as their questions were chosen."""
+    for file, name in ((file, name) for file in files for name in without):
+        n, n_all = file.tasks[name].n_questions, file.tasks[name].n_original
+        if file.limit is None and n < n_all:
+            raise UnusableFile(
+                f"{file.path!r} asked {n} chosen questions of {n_all} of {name}, which only samples name: "
+                "use lm_eval's --log_samples"
+            )
+    if cluster and without:
+        raise UnusableFile(
+            f"{cluster!r} is a field of documents, and {without[0]} has none: use lm_eval's --log_samples"
+        )
 
 
 def _check_same(what: str, *found: object) -> None:
