@@ -253,10 +253,11 @@ def autoregressive_kinds() -> frozenset[str]:
 def who_of(file: ResultFile) -> Who:
     """The checkpoint of a file. Files in a folder `submitted` were not measured by the board's owners."""
     is_autoregressive = not file.mdlm and file.model_kind in autoregressive_kinds()
+    recipe, seed = file.trained
     return Who(
         model=file.model,
-        recipe=file.trained.recipe,
-        seed=file.trained.seed,
+        recipe=recipe,
+        seed=seed,
         weights=str(file.mdlm.get("weights") or ""),
         adapter_weights=str(file.mdlm.get("adapter_weights") or ""),
         adapter_recipe=str(file.mdlm.get("adapter_recipe") or ""),

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mdlm_lm_eval.options import did_you_mean
 from mdlm_lm_eval.results.files import UnusableFile, read_json
@@ -121,13 +121,6 @@ class TaskResult:
         return Interval(mean, mean - _NORMAL_95 * error, mean + _NORMAL_95 * error)
 
 
-class Adapter(NamedTuple):
-    """An adapter's recipe, and its seed if it is one of several."""
-
-    recipe: str
-    seed: int | None = None
-
-
 @dataclass(frozen=True)
 class ResultFile:
     """One result file, read from `place`.
@@ -172,9 +165,10 @@ class ResultFile:
         return [one for one in (*self.group_results.values(), *self.tasks.values()) if one.name not in inside]
 
     @property
-    def trained(self) -> Adapter:
-        """Recipe and seed of the adapter; an empty recipe without one."""
-        return adapter_of(self.adapter or "")
+    def trained(self) -> tuple[str, int | None]:
+        """Recipe and seed of the adapter, whose name holds both: "SFT, seed 1". An empty recipe without an adapter."""
+        found = re.fullmatch(r"(.*), seed (\d+)", self.adapter or "")
+        return (found[1], int(found[2])) if found else (self.adapter or "", None)
 
     @property
     def server(self) -> Mapping[str, Any]:
@@ -401,12 +395,6 @@ def renamed_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
         options["sampler"] = "auto" if before == "none" else before
     options.pop("drafts", None)  # of states between 0.3 and 0.4, which changed no answer
     return options
-
-
-def adapter_of(name: str) -> Adapter:
-    """Returns recipe and seed of a recorded adapter, whose name holds both: "SFT, seed 1"."""
-    found = re.fullmatch(r"(.*), seed (\d+)", name)
-    return Adapter(found[1], int(found[2])) if found else Adapter(name)
 
 
 def has_fault(check: Mapping[str, Any]) -> bool:
