@@ -249,8 +249,7 @@ class Board:
 
 def board_of(scores: Scores, title: str, notes: Mapping[str, str]) -> Board:
     """Makes the board of a table of scores."""
-    table = scores.table
-    by_setting = dict(list(table.groupby("setting", sort=False)))
+    by_setting = dict(list(scores.table.groupby("setting", sort=False)))
     dates = [*sorted({one.date for one in scores.files.values()})]
 
     def order(one: Setting) -> tuple[Any, ...]:
