@@ -17,7 +17,7 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
 from mdlm_lm_eval.results.recorded import LARGEST, RECORDED, Ranges, check_types
 from mdlm_lm_eval.results.redaction import redacted
-from mdlm_lm_eval.results.statistics import Interval, Score, answers_in
+from mdlm_lm_eval.results.statistics import Interval, Score, answers_per_question
 from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, suite_task
 from mdlm_lm_eval.results.text import printable
 
@@ -107,7 +107,7 @@ class TaskResult:
         mean, error, n = self.metrics[metric], self.standard_errors.get(metric), self.n_questions
         if error is None or self.cluster or not 0 <= mean <= 1 or not n:
             return None
-        answers = n * max(self.repeats, answers_in(mean * n))  # a sheet's score is the share of its slots
+        answers = n * answers_per_question([mean * n], self.repeats)  # a sheet's score is the share of its slots
         return Score(mean, max(error**2, answers**-2), answers, n)
 
     def interval(self, metric: str) -> Interval:

@@ -143,7 +143,7 @@ def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]], repea
     """
     clusters = clusters_of(name for asked in by_task.values() for name, _ in asked)
     scores = [[score for _, score in asked] for asked in by_task.values()]
-    n = sum(len(own) * max(repeats, *(answers_in(score) for score in {*own})) for own in scores)
+    n = sum(len(own) * answers_per_question({*own}, repeats) for own in scores)
     return score_of_questions(clusters, np.array([score for own in scores for score in own]), [*map(len, scores)], n)
 
 
@@ -168,6 +168,16 @@ def clusters_of(sets: Iterable[Hashable]) -> Clusters:
 def answers_in(score: float) -> int:
     """The least number of answers that a score can be the mean of: 16 for 5/16."""
     return Fraction(score).limit_denominator(_MOST_ANSWERS).denominator
+
+
+def answers_per_question(scores: Iterable[float], repeats: int) -> int:
+    """The number of answers in a question's score, of a task whose questions were asked `repeats` times.
+
+    It is 1 if no score is a mean: a filter such as `take_first` or a majority vote leaves one answer of several. The
+    fraction of a pass@k says more answers than there are.
+    """
+    least = max(map(answers_in, scores), default=1)
+    return repeats if least > 1 and repeats > 1 else least
 
 
 def score_of_tasks(scores: Sequence[float], n_questions: Sequence[int]) -> Score:
