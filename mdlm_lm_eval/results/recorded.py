@@ -11,7 +11,7 @@ from typing_extensions import TypedDict  # pydantic asks for this one before Pyt
 
 from mdlm_lm_eval.results.files import UnusableFile
 
-# For the three types that are checked; pydantic also applies it to the types inside them.
+# Of the types that files are checked by; pydantic also applies it to the types inside them.
 _AS_IT_IS = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 LARGEST = 1e100  # the largest score: figures compute its square
@@ -19,6 +19,12 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 Amount = Annotated[float, Field(ge=0, le=1e18)]
 Bounds = Annotated[list[Count], Field(min_length=2, max_length=2)]
 Scalar = str | int | float | bool | None
+
+
+class _Checked(TypedDict):
+    """A type that files are checked by."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
 
 
 class Ranges(TypedDict, total=False):
@@ -113,10 +119,9 @@ class Check(TypedDict, total=False):
     noise_floor: NoiseFloor | None
 
 
-class CheckRecord(TypedDict):
+class CheckRecord(_Checked):
     """The file of `mdlm-check` that a run may name; `applies_to` are the facts that it holds for."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     applies_to: dict[str, Any]
     verdict: str
     noise_floor: NotRequired[dict[str, Any] | None]
@@ -243,10 +248,9 @@ class OfAnalysis(TypedDict, total=False):
     mdlm_sweep: OfSweep | None
 
 
-class Analysis(TypedDict, total=False):
+class Analysis(_Checked, total=False):
     """A file of `mdlm-attribution`. `summary` is empty before the end."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     settings: Required[dict[str, Any]]
     rows: Required[list[RowOfAnalysis]]
     summary: Required[dict[str, Any]]
@@ -259,19 +263,17 @@ class CellOfPlan(TypedDict):
     questions: Count
 
 
-class OfPlan(TypedDict):
+class OfPlan(_Checked):
     """A plan of the paper's experiments (`plan.json`)."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     cells: dict[str, CellOfPlan]
     declared: dict[str, Any]
     left_out: dict[str, str]
 
 
-class Sample(TypedDict):
+class Sample(_Checked):
     """One line of lm-eval's `--log_samples`. Every metric is a further key."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     doc_id: int
     doc_hash: str
     filter: str
