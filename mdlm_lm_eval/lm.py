@@ -19,7 +19,8 @@ from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canv
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.jobs.generation import NO_LABELS, Generation, GenerationJob, Labels
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, PreparedWindow, ScoredRequest
-from mdlm_lm_eval.jobs.shared import PreparedRequest, RequestCache, own_requests, seeds_of, task_of, warn_of_unknown
+from mdlm_lm_eval.jobs.request_cache import RequestCache
+from mdlm_lm_eval.jobs.shared import PreparedRequest, own_requests, seeds_of, task_of, warn_of_unknown
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import check_likelihood
 from mdlm_lm_eval.loaded import LoadedModel

@@ -32,7 +32,8 @@ from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import check_output_path, show_option_errors_alone
 from mdlm_lm_eval.declared import as_record, declarations, parsed, silent_names
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
-from mdlm_lm_eval.jobs.shared import PreparedRequest, RequestCache, in_drawn_order, seeds_of, task_of, warn_of_unknown
+from mdlm_lm_eval.jobs.request_cache import RequestCache
+from mdlm_lm_eval.jobs.shared import PreparedRequest, in_drawn_order, seeds_of, task_of, warn_of_unknown
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import count_unknown, prompt_ids
 from mdlm_lm_eval.options import (

@@ -15,16 +15,8 @@ from mdlm_lm_eval.decoding.batch import columns_of
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, DecodingCall, FirstToken
 from mdlm_lm_eval.decoding.engine import completions_of, with_prefixes
 from mdlm_lm_eval.decoding.way import Way
-from mdlm_lm_eval.jobs.shared import (
-    Context,
-    PreparedRequest,
-    RowSize,
-    in_drawn_order,
-    least_saved,
-    measured,
-    most_rows,
-    task_of,
-)
+from mdlm_lm_eval.jobs.memory import RowSize, most_rows
+from mdlm_lm_eval.jobs.shared import Context, PreparedRequest, in_drawn_order, least_saved, measured, task_of
 from mdlm_lm_eval.model.devices import Meter
 from mdlm_lm_eval.model.prefix_store import most_held
 from mdlm_lm_eval.model.text import Ending

@@ -10,7 +10,8 @@ import pandas as pd
 from lm_eval.api.instance import Instance
 from tqdm import tqdm
 
-from mdlm_lm_eval.jobs.shared import Context, PreparedRequest, RowSize, least_saved, measured, most_rows, task_of
+from mdlm_lm_eval.jobs.memory import RowSize, most_rows
+from mdlm_lm_eval.jobs.shared import Context, PreparedRequest, least_saved, measured, task_of
 from mdlm_lm_eval.likelihood import scoring
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.likelihood.scored_passes import Likelihood

@@ -1,28 +1,26 @@
-"""What jobs share: requests with their seeds and the request cache, batches that fit into memory, measured passes.
+"""What jobs share: requests with their seeds, batches that are halved when memory runs out, measured passes.
 
 What stands before `Batches` also serves requests that a server answers.
 """
 
 import logging
 import math
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import hash_args
-from transformers import PreTrainedConfig
 
 from mdlm_lm_eval.decoding.canvas import repetitions, seed_of, seed_of_request
 from mdlm_lm_eval.decoding.guests import GuestError
+from mdlm_lm_eval.jobs.request_cache import RequestCache
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, MOST_RUN
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord
 from mdlm_lm_eval.resolve import Settings
@@ -30,74 +28,7 @@ from mdlm_lm_eval.resolve import Settings
 logger = logging.getLogger(__name__)
 _MOST_UNKNOWN = 0.01  # share of a task's tokens
 _UNKNOWN = "%s: %.1f%% of the tokens of its texts are unknown to the tokenizer; is it the model's own?"
-_FINGERPRINT, _RECORD = "mdlm_lm_eval.fingerprint", "mdlm_lm_eval.record"
-SAMPLE_PREFIX = "mdlm_lm_eval.sample "
-# The most tokens in a pass on a GPU; the time per token is the same in larger passes.
-_MOST_TOKENS = 65_536
-# The usable share of free memory; the rest is lost between blocks of the allocator.
-_USABLE = 0.9
-# Memory that does not depend on the rows: float32 slices of logits and of values computed from them, workspaces of
-# matrix multiplications, and the passes that are kept as CUDA graphs.
-_FIXED_BYTES = 9 * 2**29
 T = TypeVar("T")
-
-
-class RequestCache:
-    """Saves answers as they are finished, in lm-eval's `entries` on disk.
-
-    lm-eval's keys contain only a request's arguments, so its cache would answer a request with n_masks=200 by an answer
-    with n_masks=1. Therefore an empty cache is marked with `fingerprint`, and a cache with another mark is refused: an
-    OptionError names the differences.
-
-    A sampled request (one with a seed) has a key of its own; with lm-eval's key, all repetitions would get the same
-    answer. lm-eval also writes entries for such requests when a run ends. These are deleted here, so that lm-eval asks
-    for each repetition again.
-
-    record: the record of the answers so far; None in an empty cache.
-    """
-
-    def __init__(self, entries: Any, fingerprint: dict[str, Any]) -> None:
-        wanted = {name: repr(value) for name, value in fingerprint.items()}
-        if len(entries) == 0:
-            entries[_FINGERPRINT] = wanted
-        if (found := entries.get(_FINGERPRINT)) != wanted:
-            filled = "was not filled by --model mdlm with this package"
-            if found is not None:
-                pairs = {name: (found.get(name, "not set"), wanted.get(name, "not set")) for name in found | wanted}
-                if len({*pairs.get("dtype", ())}) == 2:  # in which the same weights are other numbers
-                    del pairs["weights"]
-                changes = [f"{name} was {old} and is {new}" for name, (old, new) in sorted(pairs.items()) if old != new]
-                filled = f"was filled with another model or other options ({'; '.join(changes)})"
-            raise OptionError(
-                f"use_cache: {entries.filename} {filled}; name a new path, or a cache of a run with the same model and "
-                "options"
-            )
-        for key in list(entries):
-            if key.startswith(SAMPLE_PREFIX):
-                entries.pop(key.removeprefix(SAMPLE_PREFIX).split()[0], None)
-        self.entries, self.record = entries, entries.get(_RECORD)
-
-    def sample(self, arguments: tuple[Any, ...], seed: int) -> str | None:
-        """Returns the saved answer to a sampled generation request, or None."""
-        return self.entries.get(_sample_key(arguments, seed))
-
-    def save(
-        self, request_type: str, answers: Iterable[tuple[tuple[Any, ...], Any, int | None]], record: RunRecord
-    ) -> None:
-        """Writes answers (arguments, answer, seed) and the record of all answers so far to disk, in one transaction."""
-        entries = self.entries
-        keys = {
-            hash_args(request_type, arguments) if seed is None else _sample_key(arguments, seed): answer
-            for arguments, answer, seed in answers
-        }
-        rows = [(entries.encode_key(key), entries.encode(value)) for key, value in {**keys, _RECORD: record}.items()]
-        # lm-eval's dictionary commits each entry by itself, and a killed run must keep answers and record, or neither.
-        with closing(sqlite3.connect(entries.filename, timeout=60)) as file, file:
-            file.executemany(f'REPLACE INTO "{entries.tablename}" (key, value) VALUES (?, ?)', rows)
-
-
-def _sample_key(arguments: tuple[Any, ...], seed: int) -> str:
-    return f"{SAMPLE_PREFIX}{hash_args('generate_until', arguments)} {seed}"
 
 
 @dataclass(kw_only=True)
@@ -290,77 +221,3 @@ def measured(context: Context, instances: Sequence[Instance]) -> Iterator[device
     except GuestError as error:
         instance = instances[error.index]
         raise OptionError(f"{error} (task {instance.task_name}, document {instance.doc_id})") from error.__cause__
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowSize:
-    """The sizes of a row of a batch.
-
-    length: tokens of its canvas, of which `n_logits` are predicted in a pass.
-    n_run: tokens of its longest pass: by default all of them, but its prompt if finished blocks are remembered.
-    n_kept: distributions that are kept from pass to pass.
-    is_cached: whether keys and values are remembered. is_ahead: whether prompts are run ahead, for which half as many
-        rows more keep keys and values.
-    is_guided: whether the row also runs without its prompt, for classifier-free guidance.
-    """
-
-    length: int
-    n_logits: int
-    n_run: int | None = None
-    n_kept: int = 0
-    is_cached: bool = False
-    is_ahead: bool = False
-    is_guided: bool = False
-
-    def remembered(self, config: PreTrainedConfig, itemsize: int) -> int:
-        """Bytes of keys and values in all layers, and of the float32 distributions that are kept."""
-        text, rows = config.get_text_config(), 2 if self.is_guided else 1
-        tensors = (3 if self.is_ahead else 2) * self.is_cached
-        n_numbers = 0  # per token in the keys of all layers
-        for layer in text.per_layer_config:
-            heads = layer.num_attention_heads
-            size = getattr(layer, "head_dim", None) or layer.hidden_size // heads
-            n_numbers += int((getattr(layer, "num_key_value_heads", None) or heads) * size)
-        of_layers = rows * self.length * tensors * n_numbers * itemsize
-        return of_layers + self.n_kept * text.vocab_size * torch.float32.itemsize
-
-    def total(self, config: PreTrainedConfig, itemsize: int) -> int:
-        """Bytes that the row takes at the peak of a pass, with numbers of `itemsize` bytes.
-
-        Without gradients, only one layer's activations exist at a time, and they are gone when logits are computed. A
-        gated layer holds its input, residual and output, and three tensors of its inner size. A mixture of experts
-        holds six tensors of the hidden size for each of a token's experts: inputs, outputs, and in float32 the weighted
-        and the ordered outputs. Guidance holds the logits of both canvases, their difference and its multiple.
-        Attention masks of a canvas's length squared are left out.
-        """
-        text, rows = config.get_text_config(), 2 if self.is_guided else 1
-        inner = 3 * text.intermediate_size
-        if (experts := getattr(text, "num_experts_per_tok", None)) is not None:
-            inner = max(inner, experts * 6 * text.hidden_size)
-        activations = rows * (self.n_run or self.length) * (inner + 4 * text.hidden_size) * itemsize
-        logits = rows**2 * self.n_logits * text.vocab_size * itemsize
-        return int(max(activations, logits) + self.remembered(config, itemsize))
-
-
-def rows_that_fit(row_bytes: int, free_bytes: int, *, most: int) -> int:
-    """The largest power of two of rows, from 1 to `most`, that fits into `free_bytes` beside the loaded weights."""
-    n_rows = int((free_bytes * _USABLE - _FIXED_BYTES) // row_bytes)
-    return max(1, min(most, 1 << (n_rows.bit_length() - 1) if n_rows > 0 else 1))
-
-
-def most_rows(context: Context, row: RowSize, *, n_shared: int) -> int:
-    """Returns how many rows of this size fit into a GPU beside the weights.
-
-    n_shared: the number of tokens in shared prefixes, whose keys and values are stored there, too.
-    """
-    denoiser, most = context.denoiser, context.batches.most
-    free = devices.free_bytes(denoiser.device)
-    if free is None or denoiser.generate is not None:
-        return most
-    config, itemsize = denoiser.model.config, denoiser.dtype.itemsize
-    if n_shared:
-        n_run = min(n_shared, MOST_RUN)
-        stored = RowSize(length=n_shared, n_run=n_run, n_logits=0, is_cached=True, is_guided=row.is_guided)
-        free -= stored.total(config, itemsize)
-    most = most if row.is_cached else max(1, min(most, _MOST_TOKENS // row.length))
-    return rows_that_fit(row.total(config, itemsize), free, most=most)

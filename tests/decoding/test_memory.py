@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mdlm_lm_eval.jobs.shared import RowSize, rows_that_fit
+from mdlm_lm_eval.jobs.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model import devices

@@ -13,7 +13,8 @@ from mdlm_lm_eval.decoding.batch import columns_of
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases, with_prefixes
 from mdlm_lm_eval.decoding.way import way_of
-from mdlm_lm_eval.jobs.shared import Batches, RowSize, most_rows
+from mdlm_lm_eval.jobs.memory import RowSize, most_rows
+from mdlm_lm_eval.jobs.shared import Batches
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score, with_shared_contexts
 from mdlm_lm_eval.lm import MDLM

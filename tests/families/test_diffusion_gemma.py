@@ -18,7 +18,7 @@ from transformers import (
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.checkpoints import load_denoiser
 from mdlm_lm_eval.families import family_of
-from mdlm_lm_eval.jobs.shared import RowSize
+from mdlm_lm_eval.jobs.memory import RowSize
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import choice, evaluate, instance_of, rolling, tiny_tokenizer

@@ -16,7 +16,7 @@ from tokenizers import normalizers
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval.families import AttentionPattern
-from mdlm_lm_eval.jobs.shared import SAMPLE_PREFIX
+from mdlm_lm_eval.jobs.request_cache import SAMPLE_PREFIX
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.provenance import fingerprint

@@ -13,7 +13,7 @@ from benchmarks.gpu import MASK, PAD, SHAPES, random_model
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.way import way_of
-from mdlm_lm_eval.jobs.shared import RowSize
+from mdlm_lm_eval.jobs.memory import RowSize
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
