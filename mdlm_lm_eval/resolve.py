@@ -149,7 +149,8 @@ class Settings:
 
     def _request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
         names = {alias: name for alias, name in aliases().items() if alias not in _REQUEST_NAMES}
-        given = _renamed(_without_filled_in_length(gen_kwargs), names, _OF_REQUESTS)
+        is_set = any("max_gen_toks" in layer for layer in self.layers)
+        given = _renamed(_without_filled_in_length(gen_kwargs, is_set=is_set), names, _OF_REQUESTS)
         check_names("generation option", given, _REQUEST_NAMES.union(declarations(DecodingOptions)))
         changes = _sampling_of(given)
         changes = {name: changes[name] for name in changes.keys() - self.explicit.intersection(SAMPLING_NAMES)}
@@ -297,11 +298,14 @@ def _refuse_guest(where: str, options: Layer) -> None:
         raise OptionError(f"{where} names sampler={options['sampler']}, which only the user can, as a model argument")
 
 
-def _without_filled_in_length(gen_kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Drops the limit that lm-eval fills in for a task without one, if the command line sets it by another name."""
+def _without_filled_in_length(gen_kwargs: Mapping[str, Any], *, is_set: bool) -> Mapping[str, Any]:
+    """Drops the limit that lm-eval fills in for a task without one, if the user sets it by another name.
+
+    is_set: whether a model argument or preset sets it.
+    """
     is_filled_in = [*gen_kwargs][: len(_FILLED_IN)] == [*_FILLED_IN] and gen_kwargs["max_gen_toks"] == 256
     others = [gen_kwargs.get(name) for name in LENGTH_NAMES if name != "max_gen_toks"]
-    if not is_filled_in or not any(value is not None for value in others):
+    if not is_filled_in or not (is_set or any(value is not None for value in others)):
         return gen_kwargs
     return {name: value for name, value in gen_kwargs.items() if name != "max_gen_toks"}
 

@@ -253,6 +253,15 @@ def test_the_length_of_answers_adds_no_masks_to_likelihoods(typed: str, n_masks:
     assert (settings.decoding.n_masks, settings.likelihood.n_masks) == (8, n_masks)
 
 
+def test_a_limit_that_lm_eval_fills_in_counts_for_none_that_the_user_set() -> None:
+    filled_in = {"temperature": 0.0, "do_sample": False, "max_gen_toks": 256, "until": ["\n\n"]}
+    asked = resolve({"max_gen_toks": 12}).request
+    assert asked(filled_in).options.max_gen_toks == 12
+    assert asked({**filled_in, "max_gen_toks": 16}).options.max_gen_toks == 16
+    assert asked({"until": [], "max_gen_toks": 256}).options.max_gen_toks == 256
+    assert resolve({}).request(filled_in).options.max_gen_toks == 256
+
+
 @pytest.mark.parametrize(("typed", "said"), refused("arguments of scripts"))
 def test_what_is_said_twice_or_unclear(typed: str, said: str) -> None:
     with pytest.raises(OptionError, match=said):
