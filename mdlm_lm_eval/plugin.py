@@ -122,10 +122,11 @@ def task_manager(
 
 
 def digest_of_own_task(task: str, include_path: str | None) -> str | None:
-    """Returns a digest of a user's task or group: of its YAML, with what it includes, and the Python files beside it.
+    """Returns a digest of a user's task or group: of its YAML, with what it includes, Python files beside it, and data.
 
-    None for tasks that are not in the user's folder.
+    Data are files on this machine that the YAML names. None for tasks that are not in the user's folder.
     """
+    from glob import glob
     from hashlib import sha256
     from pathlib import Path
 
@@ -136,6 +137,13 @@ def digest_of_own_task(task: str, include_path: str | None) -> str | None:
     folder = Path(include_path).expanduser().resolve()
     index = TaskIndex.build([folder])
 
+    def digests_of(source: "Any") -> "Any":
+        if isinstance(source, (dict, list)):
+            return [digests_of(each) for each in (source.values() if isinstance(source, dict) else source)]
+        path = Path(str(source)).expanduser()
+        files = path.rglob("*") if path.is_dir() and path != Path() else map(Path, glob(str(path), recursive=True))
+        return [sha256(one.read_bytes()).hexdigest() for one in sorted(files) if one.is_file()]
+
     def content(name: str) -> "Any":
         if (entry := index.get(name)) is None:
             return None
@@ -143,7 +151,8 @@ def digest_of_own_task(task: str, include_path: str | None) -> str | None:
         members = settings["task"] if "group" in settings else entry.tags if entry.yaml_path is None else ()
         inside = sorted(str(one.get("task") if isinstance(one, dict) else one) for one in members)
         texts = [path.read_text(encoding="utf-8") for path in sorted(code)]
-        return [repr(settings).replace(str(folder), ""), texts, [content(one) for one in inside]]
+        data = digests_of([settings.get("dataset_path"), settings.get("dataset_kwargs")])
+        return [repr(settings).replace(str(folder), ""), texts, data, [content(one) for one in inside]]
 
     found = content(task)
     return found and sha256(repr(found).encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.families.remote import offered_class
 from mdlm_lm_eval.loader import Foreign, load_foreign
-from mdlm_lm_eval.models import model_path
+from mdlm_lm_eval.models import MODEL_FOLDERS, model_path
 from mdlm_lm_eval.options import OptionError, dtype_name
 from mdlm_lm_eval.results.files import read_json
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _NAMES_SHOWN = 5
 _DIGESTED_BYTES = 2**20
+_BESIDE_WEIGHTS = "*config.json *token* vocab* merges.txt *.model chat_template* *.jinja */*.jinja *.py".split()  # noqa: SIM905
 
 
 def load_model(
@@ -220,4 +222,20 @@ def files_digest(checkpoint: str, subfolder: str = "") -> str | None:
             digest.update(file.read(_DIGESTED_BYTES))
             file.seek(max(size - _DIGESTED_BYTES, 0))
             digest.update(file.read())
+    return digest.hexdigest()
+
+
+def files_beside_weights_digest(checkpoint: str, subfolder: str = "") -> str | None:
+    """SHA-256 of the config, tokenizer, chat templates and code in a folder: what decides answers beside the weights.
+
+    None for a hub id, which a revision identifies, and for models that come with the package.
+    """
+    folder = Path(os.path.expanduser(checkpoint), subfolder)
+    if checkpoint in MODEL_FOLDERS or not folder.is_dir():
+        return None
+    paths = {path for pattern in _BESIDE_WEIGHTS for path in folder.glob(pattern) if path.is_file()}
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size} ".encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()

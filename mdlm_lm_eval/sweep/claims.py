@@ -59,7 +59,7 @@ class Claims:
         self.failures: dict[str, str] = {}
         self.own = 0
         self._digest, self._suite = cache(checkpoints.files_digest), cache(suite_info)
-        self._own_task = cache(digest_of_own_task)
+        self._beside, self._own_task = cache(checkpoints.files_beside_weights_digest), cache(digest_of_own_task)
 
     @property
     def size(self) -> int:
@@ -109,11 +109,12 @@ class Claims:
         return tqdm(total=self.size, unit=unit, unit_scale=unit == "token", smoothing=0.0, disable=False)
 
     def settings(self, cell: Cell) -> dict[str, Any]:
-        """Everything that decides a cell's scores: its own and the common settings, and digests of weights and tasks.
+        """Everything that decides a cell's scores: its own and the common settings, and digests of models and tasks.
 
         The path of the weights is left out, because their digest identifies them.
         """
         arguments = dict(cell.arguments)
+        subfolder = arguments.get("subfolder") or ""
         pretrained, adapter = arguments.pop("pretrained", None), arguments.pop("peft", None)
         arguments.pop("plugins", None)
         settings = {name: getattr(self.sweep, name) for name in _SHARED}
@@ -123,8 +124,11 @@ class Claims:
             "model_args": arguments,
             "task_suite": self._suite((cell.task,)),
             "own_task": self._own_task(cell.task, self.sweep.include_path),
-            "weights": pretrained and self._digest(str(pretrained), arguments.get("subfolder") or ""),
+            "weights": pretrained and self._digest(str(pretrained), subfolder),
             "adapter_weights": adapter and self._digest(adapter),
+            "config_and_tokenizer": pretrained and self._beside(str(pretrained), subfolder),
+            "tokenizer": arguments.get("tokenizer") and self._beside(str(arguments["tokenizer"])),
+            "adapter_config": adapter and self._beside(adapter),
             "plugins": digests(cell.arguments) or None,
         }
         return dict(json.loads(json.dumps(settings, default=str)))  # as it will be read from the file

@@ -210,6 +210,14 @@ def test_results_of_other_settings_weights_or_tasks_stay(tmp_path: Path, checkpo
     assert "(own_task was" in refused()
     yaml.write_text(asked)
     (task_folder / "other.yaml").write_text("task: other\n")
+    for path, name in {
+        task_folder / "docs.jsonl": "own_task",
+        checkpoint / "tokenizer_config.json": "config_and_tokenizer",
+        tmp_path / "a" / "adapter_config.json": "adapter_config",
+    }.items():
+        path.write_text((content := path.read_text()) + " ")
+        assert f"({name} was" in refused()
+        path.write_text(content)
     assert sweep(output, checkpoint, task_folder, *more).code == 0
     adapter(checkpoint, tmp_path / "a", seed=2)
     assert "(adapter_weights was" in refused()
