@@ -29,7 +29,7 @@ from mdlm_lm_eval.results.files import read_json
 logger = logging.getLogger(__name__)
 
 _NAMES_SHOWN = 5
-_DIGESTED_BYTES = 2**20
+_DIGESTED_BYTES, _DIGESTED_PIECE, _PIECES_EVERY = 2**20, 2**12, 2**23
 _BESIDE_WEIGHTS = "*config.json *token* vocab* merges.txt *.model chat_template* *.jinja */*.jinja *.py".split()  # noqa: SIM905
 
 
@@ -206,9 +206,10 @@ def refuse_weights(pretrained: str, what: str, names: set[str], hint: str = "") 
 
 
 def files_digest(checkpoint: str, subfolder: str = "") -> str | None:
-    """SHA-256 of the weights in a folder: names, sizes, and the first and last MiB of each file.
+    """SHA-256 of the weights in a folder: names, sizes, the first and last MiB of each file, and 4 KiB every 8 MiB.
 
-    Any training changes these parts. None for a hub id, which a revision identifies.
+    Training of a few modules, which may lie anywhere, changes some of these parts. None for a hub id, which a revision
+    identifies.
     """
     folder = Path(model_path(checkpoint), subfolder)
     paths = sorted(path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern) if path.is_file())
@@ -220,6 +221,9 @@ def files_digest(checkpoint: str, subfolder: str = "") -> str | None:
         digest.update(f"{path.name} {size} ".encode())
         with path.open("rb") as file:
             digest.update(file.read(_DIGESTED_BYTES))
+            for place in range(_PIECES_EVERY, size, _PIECES_EVERY):
+                file.seek(place)
+                digest.update(file.read(_DIGESTED_PIECE))
             file.seek(max(size - _DIGESTED_BYTES, 0))
             digest.update(file.read())
     return digest.hexdigest()

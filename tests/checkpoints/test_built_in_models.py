@@ -174,6 +174,15 @@ def test_the_weights_of_a_result_are_those_of_its_subfolder(tmp_path: Path) -> N
     assert lm.get_model_info()["mdlm"]["weights"] == whole
 
 
+def test_training_of_a_few_modules_changes_the_digest_of_a_large_file(tmp_path: Path) -> None:
+    (path := tmp_path / "model.safetensors").write_bytes(bytes(2**25))
+    before = files_digest(str(tmp_path))
+    with path.open("r+b") as file:
+        file.seek(2**23 - 2**20)
+        file.write(b"\1" * 2**22)
+    assert files_digest(str(tmp_path)) != before
+
+
 def test_their_batch_size_is_auto_unless_one_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def batch_size(given: int | str | None, **arguments: str) -> int | str:
         size: int | str = MDLM.create_from_arg_obj(dict(arguments), {"batch_size": given, "device": "cpu"}).batch_size
