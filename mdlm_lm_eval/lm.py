@@ -32,6 +32,7 @@ from mdlm_lm_eval.model.text import (
     count_unknown,
     encode_infill,
     has_slots,
+    stop_ids,
 )
 from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import DEFAULT_SAMPLER, LikelihoodOptions, OptionError, shown
@@ -165,7 +166,7 @@ class MDLM(LoadedModel):
             canvas=canvas,
             ending=Ending(
                 self.tokenizer,
-                self.eos_ids | self.end_of_turn_ids,
+                self.eos_ids | self.end_of_turn_ids | stop_ids(self.tokenizer, request.until),
                 request.until,
                 self.think_end_token,
                 thinks=request.thinks,

@@ -62,6 +62,12 @@ def encode_without_masks(
     return ids
 
 
+def stop_ids(tokenizer: PreTrainedTokenizerBase, until: Collection[str]) -> frozenset[int]:
+    """The special tokens that stop strings name, which a decoded text does not show."""
+    special = tokenizer.added_tokens_decoder.items() if until else ()
+    return frozenset(id for id, token in special if token.special and token.content in until)
+
+
 def prefix_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """The token before a text without a context, as in lm-eval; for encoders [CLS]."""
     named = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id)

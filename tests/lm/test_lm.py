@@ -311,6 +311,19 @@ def test_ending(text: str, until: list[str], think_end: str | int | None, expect
     assert ending.of([*ids, 1])[1] in ("ended_by_eos", "ended_by_stop")
 
 
+def test_a_special_token_among_the_stop_strings_ends_an_answer(checkpoint: Path) -> None:
+    """A decoded text does not show it, but `--model hf` stops there."""
+    tokenizer = tiny_tokenizer()
+    lm = MDLM(str(checkpoint), device="cpu", tokenizer=tokenizer, unmasking="left_to_right")
+    (whole,) = lm.generate_until([generation("red is", max_gen_toks=8)], disable_tqdm=True)
+    named = next(letter for letter in whole[2:] if letter.isalnum())  # a token of its own
+    tokenizer.add_special_tokens({"extra_special_tokens": [named]})
+    asked = [generation("red is", max_gen_toks=8, until=until) for until in ([], [named])]
+    without, ended = lm.generate_until(asked, disable_tqdm=True)
+    assert (without, ended) == (whole.replace(named, ""), whole.partition(named)[0])
+    assert ended != without
+
+
 def test_ending_is_decided_only_when_nothing_can_change_it() -> None:
     tokenizer = tiny_tokenizer()
     ending = Ending(tokenizer, {1}, ("abc", "b"), None)
