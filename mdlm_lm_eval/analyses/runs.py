@@ -16,6 +16,7 @@ from mdlm_lm_eval.analyses.report import Report, Row, over_tasks
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.models import BUILT_IN
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.plugin import digest_of_own_task
 from mdlm_lm_eval.results.names import recorded_name
 from mdlm_lm_eval.results.suite import suite_info
 
@@ -29,17 +30,21 @@ _T = TypeVar("_T")
 def run(given: Namespace) -> Report:
     """Writes the report of an analysis with the rows of all tasks, and their means over tasks."""
     analysis, file = ANALYSES[given.analysis], FILES[given.analysis]
-    tasks = inputs.load_tasks(given.tasks, given.metadata, vars(given).get("include_path"))
+    own = vars(given).get("include_path")
+    tasks = inputs.load_tasks(given.tasks, given.metadata, own)
     pretrained, adapter = str(given.model_args.get("pretrained", BUILT_IN)), given.model_args.get("peft")
+    subfolder = given.model_args.get("subfolder") or ""
     settings = {  # everything that decides the results, except version, batch size and device
         "model": given.model,
         "pretrained": recorded_name(pretrained),
         "model_args": {name: value for name, value in given.model_args.items() if name not in ("pretrained", "peft")},
         # Further training changes the weights, but not the name of a checkpoint or adapter.
-        "weights": checkpoints.files_digest(pretrained, given.model_args.get("subfolder") or ""),
+        "weights": checkpoints.files_digest(pretrained, subfolder),
+        "config_and_tokenizer": checkpoints.files_beside_weights_digest(pretrained, subfolder),
         "adapter": adapter and recorded_name(str(adapter)),
         "adapter_weights": adapter and checkpoints.files_digest(str(adapter)),
         "tasks": sorted(tasks),
+        "own_tasks": own and [digest_of_own_task(name, own) for name in sorted(tasks)],
         "task_suite": suite_info(tasks),
         **{name: vars(given).get(name) for name in _SETTINGS},
     }

@@ -98,6 +98,10 @@ def test_an_autoregressive_model(
     call(monkeypatch, "groups", *words, f"--output_path={tmp_path}")
     groups = {row["group"] for row in table(tmp_path / "attribution_groups.csv")}
     assert groups == {"last 50 non-masks", "all non-masks"}
+    edit_json(autoregressive / "tokenizer_config.json", changed=True)
+    with pytest.raises(SystemExit, match="2"):
+        call(monkeypatch, "groups", *words, f"--output_path={tmp_path}")
+    assert "was made with config_and_tokenizer=" in capsys.readouterr().err
     LlamaForCausalLM(LlamaConfig.from_pretrained(autoregressive)).save_pretrained(autoregressive)
     with pytest.raises(SystemExit, match="2"):
         call(monkeypatch, "groups", *words, f"--output_path={tmp_path}")
