@@ -187,8 +187,8 @@ def headline(study: Study) -> str:
         "With 200 masks:\n\n"
         f"- {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower after EOS "
         f"padding than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
-        f"- EOS padding scores a median of {abs(over.median.mean):.1f} points "
-        f"{'below' if over.median.mean < 0 else 'above'} mask padding (95%: {_ends(over)}; {chance(over.p)}). After "
+        f"- EOS padding minus mask padding is a median of {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
+        f"{chance(over.p)}). After "
         f"correction for two comparisons, this is {significant}: *{verdict}*."
     )
 

@@ -61,7 +61,9 @@ def _published(pretrained: str, revision: str, subfolder: str) -> dict[str, Any]
     if is_path and not Path(pretrained).is_dir():
         raise OptionError(f"pretrained={pretrained}: there is no such folder")
     if Path(pretrained).is_dir() and not Path(pretrained, subfolder, "config.json").is_file():
-        raise OptionError(f"pretrained={pretrained}: the folder has no config.json")
+        is_adapter = Path(pretrained, subfolder, "adapter_config.json").is_file()
+        hint = f" (an adapter is pretrained=BASE,peft={pretrained})" if is_adapter else ""
+        raise OptionError(f"pretrained={pretrained}: the folder has no config.json{hint}")
     try:
         published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
     except OSError as error:  # neither a folder nor on the hub, or the hub cannot be reached

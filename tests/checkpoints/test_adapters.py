@@ -10,6 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
+from mdlm_lm_eval import load_denoiser
 from mdlm_lm_eval.checkpoints.adapters import load_adapter, without_adapter
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import edit_json, random_llama
@@ -138,3 +139,5 @@ def test_an_adapter_for_another_model_is_refused(adapter: tuple[Path, torch.Tens
     save_file({key: tensor.clone() for key, tensor in weights.items()}, path, {"format": "pt"})
     with pytest.raises((OptionError, RuntimeError), match=r"does not fit|size mismatch"):
         load("llada", peft=str(folder))
+    with pytest.raises(OptionError, match="an adapter is pretrained=BASE,peft="):
+        load_denoiser(str(folder))
