@@ -25,8 +25,11 @@ def has_slots(text: str) -> bool:
 
 def closing_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The tokens that the tokenizer adds after every text, such as BERT's [SEP]."""
-    bare = tokenizer.encode("a", add_special_tokens=False)
-    closed = tokenizer.encode("a")
+    text = "a"
+    if not (bare := tokenizer.encode(text, add_special_tokens=False)):  # a vocabulary of other letters, such as DNA's
+        letters = sorted(tokenizer.get_vocab().keys() - tokenizer.all_special_tokens)
+        text, bare = next((one, ids) for one in letters if (ids := tokenizer.encode(one, add_special_tokens=False)))
+    closed = tokenizer.encode(text)
     return closed[closed.index(bare[0]) + len(bare) :]
 
 

@@ -29,6 +29,7 @@ from mdlm_lm_eval.analyses.__main__ import analyse
 from mdlm_lm_eval.check.__main__ import _parser, check
 from mdlm_lm_eval.checkpoints import load, load_denoiser
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.text import closing_ids, prompt_ids
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.provenance import in_words
 from tests.conftest import choice, edit_json, generation, rolling, tiny_model
@@ -114,6 +115,17 @@ def test_mdlm_check_finds_a_tokenizer_that_knows_no_word(
     edit_json(bert_folder / "tokenizer.json", normalizer={"type": "Lowercase"})
     assert check(given)["verdict"] == "no fault"
     assert len([*(tmp_path / "cache").rglob("*.json")]) == 2
+
+
+def test_a_closing_token_is_found_in_a_vocabulary_of_few_letters() -> None:
+    """Such as DNA's, whose tokenizer leaves out what it does not know."""
+    letters = Tokenizer(models.BPE(vocab={name: n for n, name in enumerate((*WORDS[:5], *"ACGT"))}, merges=[]))
+    letters.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    names = {f"{name.lower()}_token": f"[{name}]" for name in ("PAD", "CLS", "SEP", "MASK")}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=letters, **names)
+    assert tokenizer.encode("a", add_special_tokens=False) == []
+    assert closing_ids(tokenizer) == [3]
+    assert prompt_ids(tokenizer, "GATTACA", 4)[-2:] == tokenizer.encode("CA", add_special_tokens=False)
 
 
 def test_an_encoders_answer_is_followed_by_its_closing_token(bert_folder: Path) -> None:
