@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.decoding.trace import Event, as_recorded, replay
+from tests.conftest import data
 from tests.support.leaderboard_files import result_file, write
 
 MASK = 9
@@ -74,31 +75,13 @@ def write_run(
         "trace_tokens": spelled,
     }
     write(folder, results_cell=content)
-    told = [
-        {
-            "doc_id": n,
-            "doc_hash": f"h{n}",
-            "prompt_hash": f"p{n}",
-            "filter": "none",
-            "metrics": ["exact_match"],
-            "exact_match": float(right),
-            "target": f"target {n}",
-            "arguments": {"gen_args_0": {"arg_0": f"{HOSTILE} prompt {n} " + "question " * 50, "arg_1": {"until": []}}},
-            "resps": [[text]],
-        }
-        for n, (text, right) in enumerate(zip(answers, rights, strict=True))
-    ]
-    chosen = {
-        "doc_id": 0,
-        "doc_hash": "c0",
-        "filter": "none",
-        "metrics": ["acc"],
-        "acc": 0.0,
-        "target": "1",
-        "arguments": {f"gen_args_{n}": {"arg_0": "red is", "arg_1": text} for n, text in enumerate((" hot", HOSTILE))},
-        "resps": [[["-1.5", "True"]], [["-2.25", "False"]]],
-    }
-    for task, lines in (("told", told), ("chosen", [chosen])):
+    samples, told = data("cases.json")["samples"], []
+    for n, (text, right) in enumerate(zip(answers, rights, strict=True)):
+        asked = {"gen_args_0": {"arg_0": f"{HOSTILE} prompt {n} " + "question " * 50, "arg_1": {"until": []}}}
+        own = {"doc_id": n, "doc_hash": f"h{n}", "prompt_hash": f"p{n}", "target": f"target {n}", "resps": [[text]]}
+        told.append(samples["told"] | own | {"exact_match": float(right), "arguments": asked})
+    choices = {f"gen_args_{n}": {"arg_0": "red is", "arg_1": text} for n, text in enumerate((" hot", HOSTILE))}
+    for task, lines in (("told", told), ("chosen", [samples["chosen"] | {"arguments": choices}])):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / f"samples_{task}_cell.jsonl").write_text(text, encoding="utf-8")
     return folder / "results_cell.json"
