@@ -22,6 +22,7 @@ from mdlm_leaderboard.__main__ import main
 from mdlm_lm_eval.results import load
 from mdlm_lm_eval.results.recorded import Answered, Recorded
 from tests.board.conftest import Typed
+from tests.conftest import data
 from tests.support.leaderboard_files import gsm8k_file, result_file, served, suite_file, write
 from tests.support.pages import Page
 
@@ -247,26 +248,8 @@ def test_a_score_of_the_suite_outside_0_to_1_is_refused_by_all_commands(
         assert set(load(tmp_path)["file"]) == {"good.json"}
 
 
-SECRETS = {
-    "token": "hf_X",
-    "api_key": "sk-proj-1",
-    "header": {"Authorization": "Bearer abc.defgh1", "X-Api-Key": 12345678, "X-Custom": "a}custom1"},
-    "headers": "X-Custom: custom2",
-    "base_url": "https://me:pass1@host.org/v1/completions?key=query1,query2&x=1",
-    "backend": "hf_abcdefghijklmnopqrstuvwxyzABCDEF",
-    "cache_dir": "/home/somebody/cache",
-    "use_auth_token": "auth1",
-    "password": ["list1"],
-}
-KEPT = {
-    "max_gen_toks": 16,
-    "tokenizer": "org/tokenizer",
-    "mask_token_id": 7,
-    "think_end_token": "</think>",
-    "pad_token_id": 3,
-    "add_bos_token": True,
-    "tokenized_requests": False,
-}
+SECRETS = data("cases.json")["secrets"]
+KEPT = data("cases.json")["arguments that stay"]
 HIDDEN = "hf_X sk-proj-1 abc.d 12345678 pass1 query1 query2 hf_abc somebody auth1 list1 mine1 flag1 custom1 custom2"
 
 

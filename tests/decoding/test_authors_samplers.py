@@ -19,7 +19,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from mdlm_lm_eval.resolve import resolve
-from tests.conftest import choice, generation, refused
+from tests.conftest import choice, data, generation, refused
 from tests.support.logged_traces import canvases_of
 from tests.support.reference import GOLDEN, facts_of, generated, load, named, tensors_of
 
@@ -147,25 +147,7 @@ def tiny_llada() -> Denoiser:
 
 
 # By the reference's name of a sampler: our options for it, and the reference's names of others.
-SAMPLERS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
-    "pc": (
-        {"unmasking": "position_calibrated"},
-        {"position_decay": "lambd", "calibration_cap": "alpha", "steps": "steps", "cfg_scale": "cfg_scale"},
-    ),
-    "remdm": ({"sampler": "remdm"}, {"remask_tokens": "remdm_number"}),
-    "rcr": ({"sampler": "rcr"}, {}),
-    "wino": ({"sampler": "wino"}, {"confidence_threshold": "threshold", "remask_threshold": "threshold_back"}),
-    "klass": (
-        {},
-        {
-            "confidence_threshold": "conf_threshold",
-            "kl_threshold": "kl_threshold",
-            "kl_history": "kl_history_length",
-            "steps": "steps",
-            "unmask_strategy": "unmask_strategy",
-        },
-    ),
-}
+SAMPLERS: dict[str, tuple[dict[str, Any], dict[str, str]]] = data("cases.json")["remasking samplers"]
 
 
 def ours(setting: dict[str, Any]) -> DecodingOptions:

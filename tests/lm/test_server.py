@@ -514,18 +514,7 @@ def test_the_report_passes_a_right_server(examined: Examined) -> None:
     assert "1.5 against 0; equal seeds give the same text" in points["temperature"]["why"]
 
 
-NAMED = {
-    "threshold": {"strings", "threshold"},
-    "equality": {"strings", "equality"},
-    "stop": {"stop strings"},
-    "end": {"strings", "end tokens"},
-    "template_twice": {"strings", "template"},
-    "template_left_out": {"template"},
-    "temperature": {"temperature"},
-    "prefix": {"shared prefix"},
-    "mask": {"mask in prompt"},
-    "abort": {"answers"},
-}
+NAMED = {fault: {*points} for fault, points in data("cases.json")["faults of a server"].items()}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

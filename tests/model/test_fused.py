@@ -35,20 +35,11 @@ from mdlm_lm_eval.model import fused
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
+from tests.conftest import data
 from tests.pretended_gpu import PretendedGpu
 
 ROOT = Path(__file__).parents[2]
-SIZES: dict[str, Any] = {
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.3,
-    "is_causal": False,
-}
+SIZES: dict[str, Any] = data("cases.json")["sizes of fused models"]
 EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
 GLM: dict[str, Any] = {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
 ALWAYS = {"Attention": 2, "RMSNorm": 5, "MLP": 2}
