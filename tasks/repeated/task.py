@@ -64,7 +64,7 @@ def repeat(task: Any, n: int) -> None:
     """Lets a task ask each question `n` times.
 
     Filters and metrics see one repetition after the other, as if there were no others. Results then have of each
-    question the mean of every metric, and pass@k for k of 2, 4, 8 up to n where it is 0 or 1.
+    question the mean of every metric, and pass@k for k of 2, 4, 8 up to n if all answers to all questions have 0 or 1.
     """
     task.config.repeats = n
     for name in ("apply_filters", "process_results", "process_instances"):  # those of another number of repetitions
@@ -91,17 +91,27 @@ def _one_by_one(instances: Sequence[Any], n: int) -> Iterator[None]:
 def _filtered_and_processed(task: Any, n: int) -> tuple[Callable[..., Any], ...]:
     """The functions that lm-eval 0.4 calls: the filters once, and then the metrics for each question."""
     apply_filters, process_results = task.apply_filters, task.process_results
+    scores: dict[int, dict[str, float]] = {}  # of a question, by the identity of its first filtered answers
 
     def filtered() -> None:
         for _ in _one_by_one(task.instances, n):
             apply_filters()
+        asked: dict[Any, list[Any]] = {}
+        for one in sorted(task.instances, key=lambda one: one.idx):
+            asked.setdefault(one.doc_id, []).append(one)
+        for name in task.instances[0].filtered_resps:
+            found = {}
+            for own in asked.values():
+                results = [one.filtered_resps[name] for one in own]
+                of_each = [process_results(own[0].doc, list(each)) for each in zip(*results, strict=True)]
+                found[id(results[0])] = summary(of_each)
+            scores.update(of_all_questions(found))
 
     def processed(doc: Any, results: Sequence[Sequence[Any]]) -> dict[str, float]:
-        scores = summary([process_results(doc, list(of_each)) for of_each in zip(*results, strict=True)])
-        for name in scores:
+        for name in scores[id(results[0])]:
             task.aggregation().setdefault(name, fmean)
             task.higher_is_better().setdefault(name, True)
-        return scores
+        return scores[id(results[0])]
 
     return filtered, processed
 
@@ -117,6 +127,7 @@ def _processed_instances(task: Any, n: int) -> Callable[[], None]:
             found.append([scorer.raw_docs for scorer in task.scorers])
         for scorer, *of_each in zip(task.scorers, *found, strict=True):
             scores = {key: summary([_of_one(docs[key].scores) for docs in of_each]) for key in of_each[0]}
+            scores = of_all_questions(scores)
             scorer.import_reduced(scores)
             known = {metric.name for metric in scorer.metrics}
             for name in dict.fromkeys(name for of_doc in scores.values() for name in of_doc if name not in known):
@@ -143,6 +154,13 @@ def summary(of_each: Sequence[Mapping[str, Any]]) -> dict[str, float]:
             ks = [k for k in (2**power for power in range(1, 14)) if k <= n]
             found |= {f"{before}pass@{k}": pass_at(k, n, int(sum(values))) for k in ks}
     return found
+
+
+def of_all_questions(scores: Mapping[Any, dict[str, float]]) -> dict[Any, dict[str, float]]:
+    """The scores without pass@k that some questions lack: means over the others would be of easier or harder ones."""
+    partial = {name for own in scores.values() for name in own if "pass@" in name}
+    partial -= set.intersection(*map(set, scores.values())) if scores else set()
+    return {key: {name: one for name, one in own.items() if name not in partial} for key, own in scores.items()}
 
 
 def pass_at(k: int, n: int, right: int) -> float:

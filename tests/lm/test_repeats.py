@@ -25,7 +25,7 @@ from mdlm_lm_eval.plugin import with_tasks
 from mdlm_lm_eval.results import load
 from mdlm_lm_eval.sweep.__main__ import main as sweep
 from mdlm_lm_eval.tasks.repeated.placement import place_query
-from mdlm_lm_eval.tasks.repeated.task import pass_at, summary
+from mdlm_lm_eval.tasks.repeated.task import pass_at, repeat, summary
 from tests.conftest import data, evaluate, generation, stand_in_for_code_eval, tiny_model, tiny_tokenizer
 from tests.support.commands import run
 from tests.support.local_tasks import Stub, local_task
@@ -120,6 +120,19 @@ def test_repeats_of_lm_eval_itself_are_scored_alike(tmp_path: Path) -> None:
     values = {key.partition(",")[0]: value for key, value in found["results"]["mdlm_aime24"].items()}
     assert (values["exact_match"], values["exact_match_pass@2"]) == (0.5, 1.0)
     assert "exact_match_pass@4" not in values
+
+
+def test_pass_at_k_is_of_all_questions_or_of_none() -> None:
+    """All answers to the first of two sheets are wholly wrong, and those to the second one half right."""
+    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False)
+    loaded = manager.load(["mdlm_sheet"])
+    (task,) = loaded["tasks"].values()
+    half = task.eval_docs[1]["answer"][:8]
+    repeat(task, 2)
+    scores = evaluated(Stub("", "", half, half), manager, loaded, limit=2)["results"]["mdlm_sheet"]
+    names = {key.partition(",")[0] for key, value in scores.items() if isinstance(value, float)}
+    assert names - {"sample_len"} == {"acc", "exact_match", "exact_match_pass@2"}
+    assert (scores["acc,none"], scores["exact_match_pass@2,none"]) == (0.25, 0.0)
 
 
 def test_a_metric_without_a_mean_is_refused() -> None:
