@@ -159,7 +159,7 @@ def summary(of_each: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def of_all_questions(scores: Mapping[Any, dict[str, float]]) -> dict[Any, dict[str, float]]:
     """The scores without pass@k that some questions lack: means over the others would be of easier or harder ones."""
     partial = {name for own in scores.values() for name in own if "pass@" in name}
-    partial -= set.intersection(*map(set, scores.values())) if scores else set()
+    partial = {name for name in partial if not all(name in own for own in scores.values())}
     return {key: {name: one for name, one in own.items() if name not in partial} for key, own in scores.items()}
 
 
