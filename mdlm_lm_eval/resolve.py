@@ -149,7 +149,9 @@ class Settings:
 
     def _request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
         names = {alias: name for alias, name in aliases().items() if alias not in _REQUEST_NAMES}
-        is_set = any("max_gen_toks" in layer for layer in self.layers)
+        layers = (*self.layers, gen_kwargs)
+        is_set = any(layer.get("n_masks", "auto") != "auto" for layer in layers)
+        is_set |= any("max_gen_toks" in layer for layer in self.layers)
         given = _renamed(_without_filled_in_length(gen_kwargs, is_set=is_set), names, _OF_REQUESTS)
         check_names("generation option", given, _REQUEST_NAMES.union(declarations(DecodingOptions)))
         changes = _sampling_of(given)
@@ -301,7 +303,7 @@ def _refuse_guest(where: str, options: Layer) -> None:
 def _without_filled_in_length(gen_kwargs: Mapping[str, Any], *, is_set: bool) -> Mapping[str, Any]:
     """Drops the limit that lm-eval fills in for a task without one, if the user sets it by another name.
 
-    is_set: whether a model argument or preset sets it.
+    is_set: whether a model argument or preset sets it, or a number of masks, to which the limit is then equal.
     """
     is_filled_in = [*gen_kwargs][: len(_FILLED_IN)] == [*_FILLED_IN] and gen_kwargs["max_gen_toks"] == 256
     others = [gen_kwargs.get(name) for name in LENGTH_NAMES if name != "max_gen_toks"]

@@ -259,6 +259,7 @@ def test_a_limit_that_lm_eval_fills_in_counts_for_none_that_the_user_set() -> No
     assert asked(filled_in).options.max_gen_toks == 12
     assert asked({**filled_in, "max_gen_toks": 16}).options.max_gen_toks == 16
     assert asked({"until": [], "max_gen_toks": 256}).options.max_gen_toks == 256
+    assert resolve({"n_masks": 512}).request(filled_in).options.max_gen_toks is None
     assert resolve({}).request(filled_in).options.max_gen_toks == 256
 
 
