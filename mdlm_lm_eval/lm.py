@@ -212,13 +212,16 @@ class MDLM(LoadedModel):
     def _windows(self, is_rolling: bool, arguments: tuple[Any, ...], seed: int) -> list[LikelihoodRequest]:
         """Returns the windows that a request is scored in. A request that is not rolling has one."""
         context, text = ("", arguments[-1]) if is_rolling else arguments
+        prefix = self.prefix_token_id
         if context.strip():
             context_ids, ids = self._encode_pair(context, text)
-            return [LikelihoodRequest(context_ids, ids, seed, self.ids_after_answers)]
-        prefix, ids = self.prefix_token_id, self.tok_encode(context + text, add_special_tokens=False)
-        ids = ids[1:] if ids[:1] == [prefix] else ids
+        else:
+            ids = self.tok_encode(context + text, add_special_tokens=False)
+            context_ids, ids = [prefix], ids[1:] if ids[:1] == [prefix] else ids
         if not is_rolling:
-            return [LikelihoodRequest([prefix], ids, seed, self.ids_after_answers)]
+            if not ids:
+                raise OptionError(f"a continuation has no tokens, and would be the likeliest of all: {text!r}")
+            return [LikelihoodRequest(context_ids, ids, seed, self.ids_after_answers)]
         windows = rolling_windows(
             ids,
             prefix_token_id=prefix,
