@@ -95,7 +95,9 @@ def _of_options(file: ResultFile, result: TaskResult) -> Iterator[Deviation]:
         drop |= {"check_greedy"} if result.config.get("output_type") == "multiple_choice" else set()
     for name in [*defaults, *sorted(options.keys() - defaults.keys())]:
         value, default = options.get(name), defaults.get(name)
-        if name not in drop and name in options and value not in (UNKNOWN, default) and (value or default):
+        # An option that this version does not know is off at 0, at false and at "".
+        is_off = not value and not default and (value is None or name not in defaults)
+        if name not in drop and name in options and value not in (UNKNOWN, default) and not is_off:
             yield Deviation(name, str(value))
     if n_unknown := sum(value == UNKNOWN for value in result.options.values()):
         yield Deviation(UNKNOWN, str(n_unknown), said=f"{n_unknown} settings unknown")
