@@ -55,8 +55,14 @@ def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int
 def truncated_tokens(request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> int:
     """How many context tokens are cut off on the left so that the canvas fits into `max_length` tokens.
 
-    Raises OptionError if the answer does not fit, or no token of a context would be left.
+    Raises OptionError if the answer does not fit, no token of a context would be left, or a continuation has no token,
+    whose log-likelihood of 0 would beat all others.
     """
+    if not request.continuation_ids:
+        raise OptionError(
+            "a continuation has no token after its context: it is empty, or the tokenizer joins it with the context's "
+            "last token; give tasks another choice, or another target_delimiter"
+        )
     answer = answer_length(request, options)
     context = len(request.context_ids)
     if answer > max_length or (context and answer == max_length):

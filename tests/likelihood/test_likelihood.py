@@ -160,11 +160,11 @@ def test_long_contexts_are_cut_on_the_left(denoiser):
 
 
 @pytest.mark.parametrize(
-    ("n_masks", "max_length", "message"),
-    [(2, 128, "n_masks=2 is too small.*from 3"), (20, 20, "max_length=20 leaves no room"), ("auto", 3, "max_length=3")],
+    ("n_masks", "max_length", "n", "message"),
+    [(2, 99, 3, "too small.*from 3"), (20, 20, 3, "=20 leaves"), ("auto", 3, 3, "=3 leaves"), ("auto", 9, 0, "token")],
 )
-def test_canvases_that_do_not_fit_are_refused_before_any_pass(denoiser, n_masks, max_length, message):
-    requests = [LikelihoodRequest([1, 2], [3]), LikelihoodRequest([1, 2], [3, 4, 5])]
+def test_canvases_that_do_not_fit_are_refused_before_any_pass(denoiser, n_masks, max_length, n, message):
+    requests = [LikelihoodRequest([1, 2], [3]), LikelihoodRequest([1, 2], [3, 4, 5][:n])]
     with pytest.raises(OptionError, match=message):
         score(denoiser, requests, LikelihoodOptions(n_masks=n_masks), batch_size=2, max_length=max_length)
     assert denoiser.canvas_count == 0
