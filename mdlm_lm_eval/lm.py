@@ -219,8 +219,6 @@ class MDLM(LoadedModel):
             ids = self.tok_encode(context + text, add_special_tokens=False)
             context_ids, ids = [prefix], ids[1:] if ids[:1] == [prefix] else ids
         if not is_rolling:
-            if not ids:
-                raise OptionError(f"a continuation has no tokens, and would be the likeliest of all: {text!r}")
             return [LikelihoodRequest(context_ids, ids, seed, self.ids_after_answers)]
         windows = rolling_windows(
             ids,
