@@ -263,10 +263,13 @@ class MDLM(LoadedModel):
     ) -> PreparedWindow:
         n_tokens = len(asked.continuation_ids)
         n_masks = n_tokens if options.n_masks == "auto" or asked.at_own_length else options.n_masks
+        numbers = {"masks": n_masks, "asked_masks": n_masks, "continuation_tokens": n_tokens}
+        if options.mode == "diffusion" and (block_length := self.denoiser.attention.block_length) is not None:
+            numbers["block_length"] = block_length
         return PreparedWindow(
             instance=instance,
             options=options,
-            numbers={"masks": n_masks, "asked_masks": n_masks, "continuation_tokens": n_tokens},
+            numbers=numbers,
             truncated=truncated_tokens(asked, options, self.max_length),
             text=count_unknown(self.tokenizer, asked.context_ids + asked.continuation_ids),
             asked=asked,

@@ -81,11 +81,12 @@ def _with_origin(file: ResultFile, one: Deviation) -> Deviation:
 def _of_options(file: ResultFile, result: TaskResult) -> Iterator[Deviation]:
     """The options in effect, in the same order for files of every version; and how many are unknown."""
     options, drop = dict(result.options), {*silent_names(), "seed"}
-    if result.config.get("output_type") == "generate_until":
+    generates = result.config.get("output_type") == "generate_until"
+    # The default of a block-diffusion model is its own block length.
+    if "block_length" in result.effective and ("masks_in_block" in result.effective or not generates):
+        options["block_length"] = result.effective["block_length"][1]
+    if generates:
         defaults = defaults_of(DecodingOptions)
-        # The default of a block-diffusion model is its own block length.
-        if {"masks_in_block", "block_length"} <= result.effective.keys():
-            options["block_length"] = result.effective["block_length"][1]
         is_asked = "max_gen_toks" in {*file.gen_kwargs, *file.mdlm.get("explicit_options", ())}
         drop |= set() if is_asked else {"max_gen_toks"}
         drop |= set() if options.get("n_fillers") else {"filler"}

@@ -86,6 +86,9 @@ def test_strings_and_costs_depend_neither_on_the_batch_nor_on_the_order(block_le
         }
         assert of_task["seconds"] > 0
         assert 0.5 < of_task["batch_occupancy"] <= 1 == cost_alone[name]["batch_occupancy"]
+    lm = MDLM(model, **settings)
+    lm.loglikelihood([choice("a", " b")], disable_tqdm=True)
+    assert lm.get_model_info()["mdlm"]["tasks"]["choice"].get("block_length") == (block_length and [4, 4])
 
 
 def test_processes_add_up_what_they_ran_and_take_the_time_of_the_slowest(
