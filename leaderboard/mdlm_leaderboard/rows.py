@@ -217,11 +217,12 @@ def _median_row(seeds: Sequence[Row], taken: dict[str, int]) -> Row:
         if shared := [x for x in curve if all(x in one.curve(*key) for one in seeds)]:
             curves[key] = {x: _median_estimate([one.curve(*key)[x] for one in seeds]) for x in shared}
     files = tuple(dict.fromkeys(path for row in seeds for path in row.files))
-    return Row(_row_id(who, taken), who, curves, files, tuple(seeds), marks=seeds[0].marks, cache=seeds[0].cache)
+    marks = {mark: words for row in seeds for mark, words in row.marks.items()}
+    return Row(_row_id(who, taken), who, curves, files, tuple(seeds), marks=marks, cache=seeds[0].cache)
 
 
 def _median_estimate(seeds: Sequence[Estimate]) -> Estimate:
-    """The median of the estimates of several seeds; costs are means. Without scores it has no interval."""
+    """The median of the estimates of several seeds; costs are means, counts sums. Without scores it has no interval."""
     scores, parts = [one.score for one in seeds if one.score], [one.decomposition for one in seeds if one.decomposition]
     score = median_of_seeds(scores) if len(scores) == len(seeds) else None
     return replace(
@@ -231,10 +232,19 @@ def _median_estimate(seeds: Sequence[Estimate]) -> Estimate:
         score=score,
         over_rules=None,
         decomposition=over_seeds(parts) if len(parts) == len(seeds) else None,
+        note=_sums(one.note or "" for one in seeds),
         costs={name: _mean([one.costs[name] for one in seeds]) for name in COSTS},
         pairs=_mean([one.pairs for one in seeds]),
         tokens_per_evaluation=_mean([one.tokens_per_evaluation for one in seeds]),
     )
+
+
+def _sums(notes: Iterable[str]) -> str:
+    """The sums of the numbers in notes, such as "7 prompts cut off, 2 unfinished"."""
+    counts: Counter[str] = Counter()
+    for number, words in (part.split(" ", 1) for note in notes for part in filter(None, note.split(", "))):
+        counts[words] += int(number)
+    return ", ".join(f"{n} {words}" for words, n in counts.items())
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

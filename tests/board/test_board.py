@@ -428,6 +428,18 @@ def test_points_that_not_all_seeds_have_are_in_no_mean(tmp_path: Path) -> None:
     assert list(mean.seeds[0].curve("masks")) == [2, 200]
 
 
+def test_seeds_have_the_notes_and_marks_of_all(tmp_path: Path) -> None:
+    fault = {"verdict": "fault: the logits differ", "stale": []}
+    contents = {
+        f"s{seed}": gsm8k_file(adapter=f"A, seed {seed}", adapter_recipe="r", task_record={"endings": endings})
+        for seed, endings in enumerate(({"unfinished_thinking": 1}, {"unfinished_thinking": 3}))
+    }
+    contents["s1"]["config"]["mdlm"]["check"] = fault
+    (row,) = board(tmp_path, **contents).sections[0].rows
+    (estimate,) = row.benchmarks.values()
+    assert (estimate.note, list(row.marks)) == ("4 unfinished", ["fault"])
+
+
 def test_rankings_of_several_wordings_have_their_tau(tmp_path: Path) -> None:
     # Template 1 turns one of three pairs round, so that tau is 1/3; another draw of examples moves every score alike.
     accuracies = {"a": (0.9, 0.7, 0.9), "b": (0.8, 0.75, 0.8), "c": (0.6, 0.5, 0.5)}
