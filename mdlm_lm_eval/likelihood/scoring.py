@@ -207,6 +207,8 @@ def _start(
         raise OptionError("eos_after must be false for an encoder, whose texts end with their own closing token")
     after_ids = (_eos_id(denoiser),) if options.eos_after else request.after_ids
     fitted = replace(request, context_ids=request.context_ids[cut:], after_ids=after_ids)
+    if options.mode != "diffusion" and not fitted.context_ids:
+        raise OptionError(f"mode={options.mode} needs a context of at least one token, which predicts the first one")
     if options.likelihood == "duel" and options.unmasking != "left_to_right" and not fitted.context_ids:
         raise OptionError(
             f"likelihood=duel with unmasking={options.unmasking} needs a context of at least one token, as on masks "

@@ -17,6 +17,7 @@ from mdlm_lm_eval.likelihood.corruptions import monte_carlo_corruptions, standar
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from tests.conftest import evaluate, random_llama
@@ -281,6 +282,13 @@ def test_a_canvas_of_masks_alone_has_no_order() -> None:
     assert denoiser.canvas_count == 0
     left_to_right = LikelihoodOptions(likelihood="duel", unmasking="left_to_right")
     assert score(denoiser, [request], left_to_right, batch_size=1, max_length=64)[0][0] < 0
+
+
+def test_nothing_predicts_the_first_token_from_left_to_right() -> None:
+    requests, denoiser = [LikelihoodRequest([], [1, 2, 3]), LikelihoodRequest([1], [2])], toy()
+    denoiser.attention = AttentionPattern(4, "prompt_end", causal_context=True)
+    with pytest.raises(OptionError, match="mode=ar needs a context of at least one token"):
+        score(denoiser, requests, LikelihoodOptions(mode="ar"), batch_size=2, max_length=64)
 
 
 # Draws
