@@ -18,7 +18,7 @@ the passes over a block, names the numbers that it needs from the engine, and ch
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -86,7 +86,9 @@ class NotAsked:
     """Stands in a `View` for numbers that the sampler does not ask for; each use of it is an error."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise AttributeError("choose() reads a field of View that the sampler's needs() do not ask for")
+        raise AttributeError(
+            "choose() reads a field of View that the sampler's needs() do not ask for, or its state() does not make"
+        )
 
     @classmethod
     def __torch_function__(cls, *arguments: Any, **named: Any) -> Any:
@@ -138,7 +140,7 @@ class View:
     hindsight: "Tensor" = _NOT_ASKED
     divergence: "Tensor" = _NOT_ASKED
     answer: WholeAnswer = _NOT_ASKED
-    state: "Mapping[str, Tensor]" = field(default_factory=dict)
+    state: "Mapping[str, Tensor]" = _NOT_ASKED
 
 
 class Choice(NamedTuple):

@@ -219,6 +219,7 @@ NOT_ASKED: list[Callable[[View], Any]] = [
     lambda view: view.masks.where(view.hindsight, view.masks),
     lambda view: view.confidence.max(),
     lambda view: view.priority * view.confidence,
+    lambda view: view.state.get("last", 0),
 ]
 
 
