@@ -173,12 +173,14 @@ _UNMASKING: dict[str, Any] = {
     "llada": "remasking",
     "dream": "alg",
 }
-# Options that let a step fill more masks than the schedule plans.
 CACHES = ("dual", "exact", "none", "prefix")
 # Those that keep keys and values from before other tokens were filled in, so that answers may change.
 APPROXIMATE_CACHES = ("dual", "prefix")
+# Options that let a step fill more masks than the schedule plans.
 PARALLEL_RULES = ("confidence_threshold", "parallel_factor", "entropy_bound")
 SCHEDULES = ("linear", "llada2", "dream", "cosine", "bd3lm", "maskgit_linear", "maskgit_cosine", "maskgit_pow2")
+# Beginnings of bitsandbytes' arguments, which transformers checks.
+BITSANDBYTES = ("load_in_", "bnb_4bit_", "llm_int8_")
 # The sampler in effect if no option asks for another one.
 DEFAULT_SAMPLER = "schedule"
 # Ways in which a model that is also causal decodes and scores.
@@ -193,7 +195,7 @@ class DecodingOptions(Options):
     """How answers are decoded. Lengths are in tokens; None means "not set".
 
     Options of samplers and row decoders are given like those below: `DecodingOptions(n_masks=4, kl_threshold=0.1)`.
-    They are checked when `Way.of` joins them with their sampler.
+    They are checked when `way_of` joins them with their sampler.
     of_ways: the options of samplers and row decoders that were set, as (name, value).
     given: the names of all options that were set, if there is a guest, whose defaults may differ; otherwise empty.
     """

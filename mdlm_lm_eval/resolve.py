@@ -15,6 +15,7 @@ from mdlm_lm_eval.decoding.way import Way, way_of
 from mdlm_lm_eval.model.attention import FULL_ATTENTION
 from mdlm_lm_eval.options import (
     APPROXIMATE_CACHES,
+    BITSANDBYTES,
     DEFAULT_SAMPLER,
     DecodingOptions,
     LikelihoodOptions,
@@ -40,7 +41,6 @@ _LOADING = """
     use_kernels use_safetensors variant weights_only disable_mmap
 """
 LOADING_NAMES = frozenset(_LOADING.split())
-BITSANDBYTES = ("load_in_", "bnb_4bit_", "llm_int8_")
 
 # Name of a loading argument in other scripts -> its name here.
 _LOADING_ALIASES = {"model_path": "pretrained"}

@@ -19,8 +19,7 @@ from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
 from mdlm_lm_eval.models import BUILT_IN
-from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.resolve import BITSANDBYTES
+from mdlm_lm_eval.options import BITSANDBYTES, OptionError
 
 logger = logging.getLogger(__name__)
 _PROBED = 16  # tokens of a row
