@@ -1,4 +1,4 @@
-"""Makes the board from the table of scores: sections, each with its rows, columns and the reasons to stand apart."""
+"""Makes the board from the table of scores: sections, with rows, columns and reasons to stand apart, and wordings."""
 
 import re
 from collections.abc import Mapping, Sequence

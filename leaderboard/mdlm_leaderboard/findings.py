@@ -1,4 +1,4 @@
-"""The board's findings: figures, each with a sentence about its numbers. The paper's own figures are in `report`."""
+"""The board's findings: figures, each with a sentence about its numbers. The paper's figures are in `report_page`."""
 
 import re
 import warnings

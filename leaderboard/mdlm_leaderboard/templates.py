@@ -1,4 +1,4 @@
-"""Renders the templates of this folder: pages, Markdown, and sentences."""
+"""Renders the templates in the folder `page`: pages, Markdown, and sentences."""
 
 import base64
 import hashlib
@@ -47,25 +47,25 @@ def _for_text(value: Any) -> str:
 
 
 def render(name: str, path: Path, styles: Sequence[str] = (), **content: Any) -> None:
-    """Writes a page from the template, the style and the script of this folder that have this name.
+    """Writes a page from the template, the style and the script of this name.
 
     The style follows that of all pages and `styles`. A page may have no script.
     """
     page = files("mdlm_leaderboard").joinpath("page")
     style = "".join(page.joinpath(f"{one}.css").read_text("utf-8") for one in ("base", *styles, name))
     script = page.joinpath(f"{name}.js").read_text("utf-8") if page.joinpath(f"{name}.js").is_file() else ""
-    ours = {"style": Markup(style), "script": Markup(script)}  # are not escaped, since they are files of this folder
+    ours = {"style": Markup(style), "script": Markup(script)}  # are not escaped, since they are our own files
     html = _environment(_for_html).get_template(f"{name}.html.jinja").render(**ours, **content)
     path.write_text(html, encoding="utf-8")
 
 
 def render_markdown(name: str, **content: Any) -> str:
-    """Markdown from the template of this folder that has this name."""
+    """Markdown from the template of this name."""
     return _environment(_for_markdown).get_template(f"{name}.md.jinja").render(**content)
 
 
 def sentences(name: str, **content: Any) -> list[str]:
-    """The lines of the plain text that the template of this folder with this name makes."""
+    """The lines of the plain text that the template of this name makes."""
     text = _environment(_for_text, is_html=False).get_template(f"{name}.txt.jinja").render(**content)
     return [line for line in text.split("\n") if line.strip()]
 

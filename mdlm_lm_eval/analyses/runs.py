@@ -141,7 +141,7 @@ def embedding_gradient(
 def attribute(
     denoiser: Denoiser, batch: Sequence[inputs.Prompt], excluded_token_id: int | None = None
 ) -> list[tuple[Tensor, int]]:
-    """How strongly each input token of a prompt affects its predicted answer, and that token (paper, 4.3 and A.2).
+    """For each prompt, how strongly its tokens affect the predicted token, and that token (paper, 4.3 and A.2).
 
     The first are L2 norms [T], in float32 or wider: those of the gradient of the predicted token's logit with respect
     to the input embeddings, divided by the largest of the prompt.

@@ -1,4 +1,4 @@
-"""Tokenizers of the published checkpoints, without their remote code, and the end of their chat templates."""
+"""Tokenizers of the published checkpoints, without their remote code, and a time limit for their chat templates."""
 
 import signal
 import threading

@@ -2,7 +2,7 @@
 
 The cache says which columns a pass over a block of a row runs, whether the finished block is run once more, and which
 passes are wide: those over whole canvases or text, which the engine runs apart from passes over blocks. Nothing here
-imports torch, as options ask for the names.
+imports torch, so that commands can check options without it.
 """
 
 from collections.abc import Mapping

@@ -35,7 +35,7 @@ AnswersByCluster = Mapping[str, Mapping[str, Sequence[tuple[Hashable, float]]]]
 
 _MOST_BYTES = 2**31  # of all lines; 500 prompts of 128,000 tokens have half as many
 _NOTHING = frozenset(("", "[invalid]", "None"))
-#: Share -> the letters of `labels.LabelTokens.letter` that it counts.
+#: Share -> the letters of `LabelTokens.letter` that it counts.
 SHARES = {
     "decoded": "R",  # the right label is the likeliest token
     "among_labels": "RETO",  # the right label is the likeliest label
