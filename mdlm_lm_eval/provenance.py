@@ -147,7 +147,9 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
     estimators = {one["options"].get("likelihood") for one in facts["settings"]}
     words += [f"likelihood={one} (ranks answers, no likelihood)" for one in RANKINGS if one in estimators]
     said = {*_IN_EFFECT, *(["likelihood"] if estimators & {*RANKINGS} else [])}
-    for name in (name for name in facts["explicit_options"] if name not in said):
+    asked = [one["options"].items() for one in facts["settings"] if one["request_type"] == "generate_until"]
+    by_requests = {name for one in asked for name, value in one if value != facts["decoding"].get(name)}
+    for name in sorted({*facts["explicit_options"], *(by_requests - {"max_gen_toks"})} - said):
         values = {shown(one["options"][name]) for one in facts["settings"] if name in one["options"]}
         words += [f"{name}={value}" for value in sorted(values)]
     words += [f"ignore_weights={facts['ignore_weights']}"] if facts["ignore_weights"] else []

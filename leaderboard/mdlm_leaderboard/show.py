@@ -66,11 +66,10 @@ def _settings(file: ResultFile) -> str:
     telling = [name for name in unknown if len(unknown) <= _MOST or name in _TELLING]
     cache = None if first.cache == UNKNOWN else first.cache
     counts = sum((task.counts for task in file.tasks.values()), Counter[str]())
-    words = settings_in_words([{**first.effective, "cache": cache, "endings": counts}], file.chat_template)
+    recorded = {**first.effective, "cache": cache, "endings": counts, "truncated_prompts": counts["truncated_prompts"]}
+    words = settings_in_words([recorded], file.chat_template)
     said = {"n_masks", "steps", "cache", CHAT_TEMPLATE} | {"block_length"} & first.effective.keys()
     words += [str(one) for one in deviations_of(file, first) if one.name not in said]
-    if cut := counts["truncated_prompts"]:
-        words.append(f"{cut} prompts cut off")
     words[:0] = [f"served by {file.served_by}"] if file.server else []
     more = f" and {len(unknown) - len(telling)} more" if len(telling) < len(unknown) else ""
     return ", ".join(words) + (f": {', '.join(telling)}{more}" if telling else "")

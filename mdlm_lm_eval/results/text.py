@@ -64,7 +64,7 @@ def replace_table(readme: Path, name: str, text: str) -> None:
 
 
 def settings_in_words(tasks: Collection[Mapping[str, Any]], has_chat_template: bool) -> list[str]:
-    """The masks, steps, block length, cache and closed thinking, as tasks recorded them, and the chat template."""
+    """The masks, steps, block length, cache, closed thinking and cut prompts of tasks' records; the chat template."""
     words = []
     for name, recorded in _RANGES.items():
         bounds = [bound for of_task in tasks for bound in of_task.get(recorded, ())]
@@ -75,6 +75,8 @@ def settings_in_words(tasks: Collection[Mapping[str, Any]], has_chat_template: b
         words.append(f"{n_closed} prompts close thinking")
     if longer := sum(of_task.get("longer_continuations", 0) for of_task in tasks):
         words.append(longer_in_words(longer))
+    if cut := sum(of_task.get("truncated_prompts", 0) for of_task in tasks):
+        words.append(f"{cut} prompts cut off")
     return [*words, "chat template" if has_chat_template else "no chat template"]
 
 

@@ -155,6 +155,7 @@ def test_prompts_that_lost_examples_are_left_out_of_the_suite_and_marked_in_benc
     assert said in reasons(found)["suite.json"]
     (estimate,) = found.sections[1].rows[0].benchmarks.values()
     assert estimate.in_words.endswith("(7 prompts cut off)")
+    assert ", 7 prompts cut off, no chat template" in show(tmp_path / "gsm8k.json")[1]
     thought = board(tmp_path / "thought", gsm8k=gsm8k_file(task_record={"endings": {"unfinished_thinking": 3}}))
     (estimate,) = thought.sections[0].rows[0].benchmarks.values()
     assert estimate.in_words.endswith("(3 unfinished)")
