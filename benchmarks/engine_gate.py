@@ -68,8 +68,8 @@ def only_replies() -> TextIO:
 
 def name_as_today() -> None:
     """Gives another version's modules the names that benchmarks import."""
-    if find_spec("mdlm_lm_eval.decoding.engine") is None:  # `decode_canvases` was the engine's until 0.4
-        sys.modules["mdlm_lm_eval.decoding.engine"] = import_module("mdlm_lm_eval.decoding.engine")
+    if find_spec("mdlm_lm_eval.decoding.decode") is not None:  # it had `decode_canvases` for a part of 0.4's time
+        sys.modules["mdlm_lm_eval.decoding.engine"] = import_module("mdlm_lm_eval.decoding.decode")
 
 
 def plain_denoiser(model: Any, shape: Any) -> Any:
