@@ -311,13 +311,14 @@ def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
     options, asked = result.options, result.options.get("steps", UNKNOWN)
     if any(options.get(name) not in (None, UNKNOWN) for name in PARALLEL_RULES):
         return "by confidence"
-    if "steps" not in result.effective:  # a server does not count steps
+    is_counted, has_blocks = "steps" in result.effective, "masks_in_block" in result.effective
+    if options.get("steps_per_block") not in (None, UNKNOWN) and (has_blocks or not is_counted):
+        return f"{options['steps_per_block']} per block"
+    if not is_counted:  # as by a server
         return "" if asked == UNKNOWN else str(asked)
     taken = result.effective["steps"][1]
-    if "masks_in_block" in result.effective:  # a block-diffusion model takes more steps, but sees no more masks
-        if options.get("steps_per_block") is not None:
-            return f"{options['steps_per_block']} per block"
-        return str(result.effective.get("returned_tokens", (0, taken))[1] if asked == "auto" else asked)
+    if has_blocks:  # with more masks, a block-diffusion model takes more steps, but sees no more masks
+        return str(asked) if asked != "auto" else "a step per token" if taken > 1 else "1"
     is_taken = asked in ("auto", UNKNOWN) or options.get("block_length") or (taken == 1 and is_one_mask)
     return str(taken if is_taken else asked)
 

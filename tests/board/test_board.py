@@ -211,7 +211,7 @@ def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path) ->
 
     (row,) = rows(board(tmp_path, a=file(2), b=file(200)))
     assert list(row.curve("masks")) == [2, 200]
-    assert listed(row.who.decoding) == "steps=1, block_length=8, bfloat16"
+    assert listed(row.who.decoding) == "a step per token, unmasking=confidence, block_length=8, bfloat16"
     of_blocks = {"output_type": "multiple_choice", "task_record": {"block_length": [4, 4]}}
     plain = result_file({"arc": {"acc,none": 0.5}}, output_type="multiple_choice")
     scored = rows(board(tmp_path / "scored", a=plain, b=result_file({"arc": {"acc,none": 0.4}}, **of_blocks)))
