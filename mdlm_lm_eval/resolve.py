@@ -5,7 +5,7 @@ They are merged once per distinct setting, into an immutable object that all lat
 
 import json
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -149,10 +149,7 @@ class Settings:
 
     def _request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
         names = {alias: name for alias, name in aliases().items() if alias not in _REQUEST_NAMES}
-        layers = (*self.layers, gen_kwargs)
-        is_set = any(layer.get("n_masks", "auto") != "auto" for layer in layers)
-        is_set |= any("max_gen_toks" in layer for layer in self.layers)
-        given = _renamed(_without_filled_in_length(gen_kwargs, is_set=is_set), names, _OF_REQUESTS)
+        given = _without_filled_in_length(_renamed(gen_kwargs, names, _OF_REQUESTS), self.layers)
         check_names("generation option", given, _REQUEST_NAMES.union(declarations(DecodingOptions)))
         changes = _sampling_of(given)
         changes = {name: changes[name] for name in changes.keys() - self.explicit.intersection(SAMPLING_NAMES)}
@@ -300,16 +297,16 @@ def _refuse_guest(where: str, options: Layer) -> None:
         raise OptionError(f"{where} names sampler={options['sampler']}, which only the user can, as a model argument")
 
 
-def _without_filled_in_length(gen_kwargs: Mapping[str, Any], *, is_set: bool) -> Mapping[str, Any]:
-    """Drops the limit that lm-eval fills in for a task without one, if the user sets it by another name.
+def _without_filled_in_length(given: Layer, layers: Sequence[Layer]) -> Layer:
+    """Drops the limit that lm-eval fills in for a task without one, if the user sets it in another way.
 
-    is_set: whether a model argument or preset sets it, or a number of masks, to which the limit is then equal.
+    That is by another name, in the `layers` of model arguments, or as a number of masks, to which it is then equal.
     """
-    is_filled_in = [*gen_kwargs][: len(_FILLED_IN)] == [*_FILLED_IN] and gen_kwargs["max_gen_toks"] == 256
-    others = [gen_kwargs.get(name) for name in LENGTH_NAMES if name != "max_gen_toks"]
-    if not is_filled_in or not (is_set or any(value is not None for value in others)):
-        return gen_kwargs
-    return {name: value for name, value in gen_kwargs.items() if name != "max_gen_toks"}
+    is_filled_in = [*given][: len(_FILLED_IN)] == [*_FILLED_IN] and given["max_gen_toks"] == 256
+    is_set = any(given.get(name) is not None for name in LENGTH_NAMES if name != "max_gen_toks")
+    is_set |= any("max_gen_toks" in layer for layer in layers)
+    is_set |= any(layer.get("n_masks", "auto") != "auto" for layer in (*layers, given))
+    return {name: value for name, value in given.items() if name != "max_gen_toks" or not (is_filled_in and is_set)}
 
 
 def loading_names(given: Mapping[str, Any]) -> dict[str, Any]:

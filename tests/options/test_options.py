@@ -261,6 +261,7 @@ def test_a_limit_that_lm_eval_fills_in_counts_for_none_that_the_user_set() -> No
     assert asked({"until": [], "max_gen_toks": 256}).options.max_gen_toks == 256
     assert resolve({"n_masks": 512}).request(filled_in).options.max_gen_toks is None
     assert resolve({}).request(filled_in).options.max_gen_toks == 256
+    assert resolve({}).request({**filled_in, "gen_length": 512}).options.max_gen_toks is None
 
 
 @pytest.mark.parametrize(("typed", "said"), refused("arguments of scripts"))
