@@ -144,6 +144,8 @@ class MDLM(LoadedModel):
             numbers["masks_in_block"] = canvas.block_lengths[0]
         elif options.block_length is not None:
             numbers["block_length"] = max(canvas.block_lengths)
+        if self.family.generate is not None and not request.infill:
+            del numbers["steps"]  # which its own method decides
         if options.guest is not None:
             takes, asked = signature_of(options), asked_tokens(options, n_masks, canvas.n_returned)
             told = takes.arguments(options, asked, canvas.n_returned)

@@ -117,9 +117,10 @@ def _drawn(file: ResultFile, result: TaskResult) -> Iterator[Deviation]:
     """The seed, if anything is drawn, and generation settings that no option of ours says."""
     options: Mapping[str, Any] = result.options
     if result.config.get("output_type") == "generate_until":
-        draws = bool(options.get("temperature")) or options.get("unmasking") == "random"
+        # `auto` is recorded as the cache in effect only where the family's own method or a guest decodes.
+        draws = options.get("temperature") or options.get("unmasking") == "random" or result.cache == "auto"
     else:
-        draws = options.get("likelihood") in ("auto", "mc")
+        draws = options.get("likelihood") in ("auto", "mc", "read")
     seed = options.get("seed", UNKNOWN)
     if draws and seed not in (UNKNOWN, LM_EVAL_SEEDS[-1]):
         yield Deviation("seed", str(seed))

@@ -81,7 +81,9 @@ def test_what_changes_a_score_makes_a_row(tmp_path: Path, changes: dict[str, Any
     assert len({row.id for row in found}) == len({row.label for row in found}) == 2
 
 
-@pytest.mark.parametrize("changes", [{"early_exit": False}, {"seed": 5}, {"max_gen_toks": None}])
+@pytest.mark.parametrize(
+    "changes", [{"early_exit": False}, {"seed": 5, "task_record": {"cache": "none"}}, {"max_gen_toks": None}]
+)
 def test_what_changes_no_score_makes_none(tmp_path: Path, changes: dict[str, Any]) -> None:
     contents = suite_file(n_masks=2), suite_file(n_masks=200, **changes)
     assert len(rows(board(tmp_path, a=contents[0], b=contents[1]))) == 1

@@ -72,6 +72,7 @@ def test_answers_do_not_depend_on_the_batch_nor_on_other_random_numbers(lm: MDLM
     assert together == [lm.generate_until([request], disable_tqdm=True)[0] for request in requests]
     repeated = lm.generate_until([generation("a"), generation("a")], disable_tqdm=True)
     assert repeated[0] == together[0] != repeated[1]
+    assert "steps" not in lm.get_model_info()["mdlm"]["tasks"]["task"]  # its generation config decides them
 
 
 def test_it_is_transformers_own_generation_under_a_seed(lm: MDLM, gemma: str) -> None:
