@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, Trajectory, answer_length
-from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Scoring, merged, take
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
+from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Scoring, Trajectory, merged, take
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.devices import bucket, positions_of, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache

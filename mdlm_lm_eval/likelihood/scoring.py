@@ -11,8 +11,8 @@ import torch
 
 from mdlm_lm_eval.likelihood.block_causal import score_blocks
 from mdlm_lm_eval.likelihood.corruptions import Corruption, monte_carlo_corruptions, standard_error
-from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, Trajectory, answer_length, chunks, truncated_tokens
-from mdlm_lm_eval.likelihood.scored_passes import Likelihood, LikelihoodCanvas, Scoring, Term, merged, read
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, chunks, truncated_tokens
+from mdlm_lm_eval.likelihood.scored_passes import Likelihood, LikelihoodCanvas, Scoring, Term, Trajectory, merged, read
 from mdlm_lm_eval.likelihood.without_masks import score_by_reads, score_causally
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes, sort_key_of
@@ -63,7 +63,7 @@ def score(
 
     mc: estimates LLaDA's bound (`corruptions.py`). chain: factorises left to right. auto: exact for one token, else
         `mc`. Their corruptions are those of `corruptions_of`, which comparisons with other schemes replace.
-    duel: exact for the deterministic decoder (`requests.py`).
+    duel: exact for the deterministic decoder (`scored_passes.py`).
     pseudo: each token given all others, so that the sum ranks answers, but is no likelihood.
     confidence (iLLaDA): reveals the true tokens one by one, the likeliest first. As the order depends on hidden tokens,
         the sum ranks answers, but is no likelihood (it exceeds 1 over all answers).
