@@ -25,7 +25,7 @@ COSTS = {
     "tokens_per_pass": "tokens per pass",
     "tokens_per_second": "tokens per second",
     "positions_per_token": "positions per token",
-    "seconds": "seconds per question",
+    "seconds": "seconds per request",
     "memory_gib": "memory (GiB)",
 }
 # Measures of speed (names of `COSTS`) -> whether more is faster. The first measure in which settings differ is used.

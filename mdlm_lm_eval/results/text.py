@@ -86,12 +86,16 @@ def longer_in_words(n: int) -> str:
 
 
 def cost_in_words(costs: Sequence[Mapping[str, float]]) -> str:
-    """Tokens per forward pass, seconds per question, peak memory and occupancy; `costs` are those of tasks."""
+    """Tokens per forward pass, seconds per question, peak memory and occupancy; `costs` are those of tasks.
+
+    Seconds are per request where canvases are scored: a multiple-choice question has one request for each choice.
+    """
     names = ("forward_passes", "requests", "answer_tokens", "seconds", "slot_passes")
     passes, requests, tokens, seconds, slots = (sum(cost.get(name, 0) for cost in costs) for name in names)
     memory = max((cost.get("peak_memory_bytes", 0) for cost in costs), default=0)
     words = [f"{tokens / passes:.2f} tokens per forward pass"] if passes and tokens else []
-    words += [f"{seconds / requests:.3g} s per question"] if requests else []
+    of = "request" if any(cost.get("canvases") for cost in costs) else "question"
+    words += [f"{seconds / requests:.3g} s per {of}"] if requests else []
     words += [f"{memory / 2**30:.2f} GiB"] if memory else []
     words += [f"{passes / slots:.0%} of batch slots busy"] if slots else []
     return ", ".join(words)

@@ -214,10 +214,12 @@ def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path) ->
     (row,) = rows(board(tmp_path, a=file(2), b=file(200)))
     assert list(row.curve("masks")) == [2, 200]
     assert listed(row.who.decoding) == "a step per token, unmasking=confidence, block_length=8, bfloat16"
-    of_blocks = {"output_type": "multiple_choice", "task_record": {"block_length": [4, 4]}}
+    record = {"block_length": [4, 4], "cost": {"seconds": 2638, "canvases": 1}}
+    of_blocks = {"output_type": "multiple_choice", "task_record": record}
     plain = result_file({"arc": {"acc,none": 0.5}}, output_type="multiple_choice")
     scored = rows(board(tmp_path / "scored", a=plain, b=result_file({"arc": {"acc,none": 0.4}}, **of_blocks)))
     assert [one.name for row in scored for one in row.who.other if one.name != "dtype"] == ["block_length"]
+    assert "speed     2 s per request" in show(tmp_path / "scored" / "b.json")
 
 
 def test_unreadable_files_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
