@@ -1,5 +1,6 @@
 """Answer sheets: questions of one word rule, of which the first are answered and the others are filled in together."""
 
+import re
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ from mdlm_lm_eval.tasks.questions import DEFAULT_SEED, WRONG_CATEGORIES, Questio
 
 SHEETS_OF_A_RULE = 12
 SHOWN, ASKED = 1, 16
+_SLOTS = re.compile("[ABC]|[^ABC]+")
 
 
 def documents(**_: object) -> dict[str, datasets.Dataset]:
@@ -45,6 +47,10 @@ def _examples(rule: str, n: int) -> list[Question]:
 
 
 def grade(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    """The share of letters that are right, and whether all are."""
-    right = [given == letter for given, letter in zip(results[0].ljust(ASKED), doc["answer"], strict=False)]
-    return {"acc": sum(right) / ASKED, "exact_match": float(all(right))}
+    """The share of letters that are right, and whether all are.
+
+    All text between two letters counts as that of one slot, such as a word: later letters stay those of their slots.
+    """
+    given = _SLOTS.findall(results[0])
+    right = sum(one == letter for one, letter in zip(given, doc["answer"], strict=False))
+    return {"acc": right / ASKED, "exact_match": float(results[0] == doc["answer"])}

@@ -288,7 +288,7 @@ def test_sheets_have_one_answered_question_and_others_of_its_rule() -> None:
 @pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 refuses accuracy in tasks that generate")
 @pytest.mark.parametrize(
     ("answer", "scores"),
-    [("ABCABCABCABCABCA", (1, 1)), ("BBCABCABCABCABCA", (15 / 16, 0)), ("ABCA", (4 / 16, 0)), ("", (0, 0))],
+    [("ABCABCABCABCABCA", (1, 1)), ("ABwordABCABCABCABCA", (15 / 16, 0)), ("ABCA", (4 / 16, 0)), ("", (0, 0))],
 )
 def test_sheets_are_graded_by_letter_and_as_a_whole(answer: str, scores: tuple[float, float]) -> None:
     graded = task("mdlm_sheet").process_results({"answer": "ABCABCABCABCABCA"}, [answer])
