@@ -17,7 +17,8 @@ from mdlm_leaderboard.rows import Curve, Estimate, Row, is_exact
 from mdlm_leaderboard.scores import AUTOREGRESSIVE, BENCHMARKS, BY_NAME, CHANCE, NO_MASKS
 from mdlm_leaderboard.templates import sentences
 from mdlm_lm_eval.results import plot
-from mdlm_lm_eval.results.frame import COSTS, TIMES, slack_of
+from mdlm_lm_eval.results.frame import COSTS
+from mdlm_lm_eval.results.frontier import TIMES, slack_of
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.statistics import Interval, difference
 

@@ -13,7 +13,8 @@ import pandas as pd
 from mdlm_leaderboard.scores import BENCHMARKS, BY_NAME, NO_MASKS, Series, Who
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES
 from mdlm_lm_eval.results.deviations import listed
-from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, Contender, frontier_marks, measure_of_speed, parallel_bench
+from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK
+from mdlm_lm_eval.results.frontier import Contender, frontier_marks, measure_of_speed, parallel_bench
 from mdlm_lm_eval.results.result_file import has_fault
 from mdlm_lm_eval.results.samples import Decomposition, decomposition_of, over_seeds
 from mdlm_lm_eval.results.statistics import (

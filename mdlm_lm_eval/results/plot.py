@@ -27,7 +27,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, OptionError
 from mdlm_lm_eval.results.files import write_whole
-from mdlm_lm_eval.results.frame import COSTS, SPEEDS, Contender, benchmarks, frontier_marks, load, measure_of_speed
+from mdlm_lm_eval.results.frame import COSTS, benchmarks, load
+from mdlm_lm_eval.results.frontier import SPEEDS, Contender, frontier_marks, measure_of_speed
 from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.text import printable
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS

@@ -19,7 +19,7 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import load, plot, suite
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder, write_whole
-from mdlm_lm_eval.results.frame import Contender, frontier_marks, measure_of_speed, parallel_bench
+from mdlm_lm_eval.results.frontier import Contender, frontier_marks, measure_of_speed, parallel_bench
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.samples import read_scores, samples_path
