@@ -1,4 +1,4 @@
-"""Makes one table of scores from result files: every number with the row of the board that it belongs to."""
+"""Makes one table of scores from result files: every number with the row and the experiment that it belongs to."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
