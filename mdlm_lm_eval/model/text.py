@@ -58,11 +58,18 @@ def encode_without_masks(
     if mask_token_id in harmless:  # this tokenizer cannot split special tokens, so the string is spelled out
         harmless = [id for character in mask_string for id in tokenizer.encode(character, add_special_tokens=False)]
     first, *rest = text.split(mask_string)
-    ids = encode(first, True)
+    ids, closing = _split_closing(tokenizer, encode(first, True))
     for piece in rest:
         ids += harmless
         ids += encode(piece, False)
-    return ids
+    return ids + closing
+
+
+def _split_closing(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[list[int], list[int]]:
+    """Token ids of a text without the closing token, if they end with it, and the closing token."""
+    closing = closing_ids(tokenizer)
+    n = len(ids) - len(closing)
+    return (ids[:n], closing) if ids[n:] == closing else (ids, [])
 
 
 def stop_ids(tokenizer: PreTrainedTokenizerBase, until: Collection[str]) -> frozenset[int]:
@@ -87,8 +94,7 @@ def prompt_ids(
         ids: list[int] = tokenizer.encode(piece, add_special_tokens=first and add_special_tokens and not is_begun)
         return ids
 
-    ids, closing = encode_without_masks(tokenizer, text, mask_token_id, encode), closing_ids(tokenizer)
-    return ids[: -len(closing)] if closing and ids[-len(closing) :] == closing else ids
+    return _split_closing(tokenizer, encode_without_masks(tokenizer, text, mask_token_id, encode))[0]
 
 
 def encode_infill(
@@ -114,9 +120,11 @@ def encode_infill(
                 between[-1].append(id)
         return between
     first, *rest = text.split(SLOT_MARKER)
-    segments = [encode_without_masks(tokenizer, first, mask_token_id, encode)]
+    begin, closing = _split_closing(tokenizer, encode_without_masks(tokenizer, first, mask_token_id, encode))
+    segments = [begin]
     for segment in rest:
         segments.append(encode_without_masks(tokenizer, segment, mask_token_id, lambda piece, _: encode(piece, False)))
+    segments[-1] += closing
     return segments
 
 

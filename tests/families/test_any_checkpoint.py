@@ -29,7 +29,7 @@ from mdlm_lm_eval.analyses.__main__ import analyse
 from mdlm_lm_eval.check.__main__ import _parser, check
 from mdlm_lm_eval.checkpoints import load, load_denoiser
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.model.text import closing_ids, prompt_ids
+from mdlm_lm_eval.model.text import closing_ids, encode_infill, prompt_ids
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.provenance import in_words
 from tests.conftest import choice, edit_json, generation, rolling, tiny_model
@@ -126,6 +126,15 @@ def test_a_closing_token_is_found_in_a_vocabulary_of_few_letters() -> None:
     assert tokenizer.encode("a", add_special_tokens=False) == []
     assert closing_ids(tokenizer) == [3]
     assert prompt_ids(tokenizer, "GATTACA", 4)[-2:] == tokenizer.encode("CA", add_special_tokens=False)
+
+
+def test_the_closing_token_ends_a_text_that_holds_the_mask_tokens_name() -> None:
+    tokenizer, mask, closing = word_tokenizer(), WORDS.index("[MASK]"), WORDS.index("[SEP]")
+    assert closing not in prompt_ids(tokenizer, "w1 [MASK] w2", mask)
+    encode = lambda piece, first: tokenizer.encode(piece, add_special_tokens=first)  # noqa: E731
+    begin, end = encode_infill(tokenizer, "w1 [MASK] w2 <|mask|> w3", mask, encode)
+    assert closing not in begin
+    assert end == [WORDS.index("w3"), closing]
 
 
 def test_an_encoders_answer_is_followed_by_its_closing_token(bert_folder: Path) -> None:
