@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,12 +117,20 @@ def rows_of(file: ResultFile, answers: AnswersByCluster | None = None) -> Iterab
         of_task = _facts_of_task(file, result, parent.get(result.name, ""), pairs)
         fewshot = {key: value for key, value in result.metadata.items() if key.startswith("fewshot_")}
         for metric, score in result.metrics.items():
-            share = _share(file, result, metric, answers)
+            of_metric = _with_metric(file, result, metric)
+            share = _share(file, of_metric, metric, answers)
             interval = share.interval if share else result.interval(metric)
             of_score = {"metric": metric, "score": score, "low": interval.low, "high": interval.high, "share": share}
+            of_score["n"] = of_metric.n_questions
             row = facts | of_task | of_score | {"is_accuracy": result.is_accuracy(metric)}
             more = {**fewshot, **result.options, **row}  # a column above keeps its value
             yield {key: _held(value) for key, value in {**row, **more}.items()}
+
+
+def _with_metric(file: ResultFile, result: TaskResult, metric: str) -> TaskResult:
+    """The result with the number of questions that have this metric: tasks of a group may have different ones."""
+    n = sum(task.n_questions for task in file.tasks_of(result) if metric in task.metrics)
+    return replace(result, n_questions=n or result.n_questions)
 
 
 def _facts_of_task(
@@ -194,10 +203,10 @@ def _share(file: ResultFile, result: TaskResult, metric: str, answers: AnswersBy
     name, known = result.name, None
     asked = answers.get(name, {}).get(metric)
     if name in file.groups:
-        tasks = file.tasks_of(result)
-        shares = [_share(file, task, metric, answers) if metric in task.metrics else None for task in tasks]
+        tasks = [task for task in file.tasks_of(result) if metric in task.metrics]
+        shares = [_share(file, task, metric, answers) for task in tasks]
         found = [one for one in shares if one and (one.parts or tasks[0].suite)]
-        known = mean_of_tasks(found) if len(found) == len(tasks) else None
+        known = mean_of_tasks(found) if tasks and len(found) == len(tasks) else None
     elif asked and all(0 <= score <= 1 for _, score in asked):
         known = score_of_sets({name: asked}, result.repeats)
     elif metric == SUITE_METRIC and result.suite and (first := decomposition_of([result], ["decoded"])):

@@ -340,6 +340,15 @@ def test_load_has_a_row_per_file_task_and_metric(tmp_path: Path) -> None:
     assert read_result_file(tmp_path / "suite.json").tasks["mdlm_verb_largest"].options["n_masks"] == 200
 
 
+def test_a_groups_metric_is_of_the_tasks_that_have_it(tmp_path: Path) -> None:
+    metrics = {"a": {"acc,none": 0.5, "acc_stderr,none": 0.11}, "b": {"exact_match,none": 0.9}}
+    content = result_file(metrics, asked=20) | {"groups": {"g": metrics["a"]}, "group_subtasks": {"g": ["a", "b"]}}
+    write(tmp_path, of=content)
+    frame = load(tmp_path).set_index(["task", "metric"])
+    facts = ["n", "score", "low", "high"]
+    assert [*frame.loc[("g", "acc,none"), facts]] == [*frame.loc[("a", "acc,none"), facts]]
+
+
 def of_03(content: dict[str, Any], remasking: str) -> dict[str, Any]:
     """The same as version 0.3 recorded it: `remasking` in the place of `sampler`."""
     content = json.loads(json.dumps(content))
