@@ -89,15 +89,7 @@ def random_llama(vocab_size: int, *, seed: int = 0, **changes: Any) -> "LlamaFor
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes: dict[str, Any] = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 128,
-        "initializer_range": 0.3,
-        "is_causal": False,
-    }
+    sizes: dict[str, Any] = data("cases.json")["sizes of a tiny Llama"]
     torch.manual_seed(seed)
     return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes | changes)).eval()
 

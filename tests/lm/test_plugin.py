@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import mdlm_lm_eval
+from tests.conftest import data
 from tests.support.commands import ENVIRONMENT, HOOK, LM_EVAL, python
 
 PACKAGES = Path(mdlm_lm_eval.__file__).parents[1]
@@ -104,17 +105,7 @@ RENAMED = {
 def test_a_release_that_is_laid_out_otherwise_is_left_as_it_is(tmp_path: Path, name: str) -> None:
     """A package of lm-eval's module names, with one of the names changed that the hook looks for."""
     other, expected = RENAMED[name]
-    for module, content in {
-        "__init__.py": "",
-        "models/__init__.py": "from lm_eval.api.registry import model_registry as known",
-        "api/registry.py": "class Registry(dict):\n    def register(self, name, target): self[name] = target\n"
-        "model_registry = Registry(dummy='module:Class')",
-        "tasks/manager.py": "from pathlib import Path\nclass TaskIndex:\n    @staticmethod\n"
-        "    def build(paths):\n        return [str(path) for path in paths]\n"
-        "def scanned():\n    return TaskIndex().build([Path(__file__).parent, Path('mine')])",
-        "__main__.py": "import lm_eval.models\nfrom lm_eval.tasks.manager import scanned\n"
-        "print(sorted(lm_eval.models.known), scanned())",
-    }.items():
+    for module, content in data("cases.json")["a release that is laid out otherwise"].items():
         path = tmp_path / "lm_eval" / module
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content.replace(name, other))
