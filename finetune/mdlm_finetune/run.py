@@ -337,8 +337,11 @@ def _check_folders(recipe: Recipe, learned: dict[str, Any]) -> None:
     """Raises OptionError if the folders belong to another run, or to one with other settings."""
     checkpoints = recipe.beside("checkpoints")
     _check_replaceable(recipe.folder, CONFIG_NAME, overwrite=recipe.overwrite)
+    merged = recipe.beside("merged")
     if recipe.merge:
-        _check_replaceable(recipe.beside("merged"), "config.json", overwrite=recipe.overwrite)
+        _check_replaceable(merged, "config.json", overwrite=recipe.overwrite)
+    elif merged.exists():
+        raise OptionError(f"{merged} is of an earlier adapter; merge the new one, too (--merge), or move it")
     if recipe.overwrite or _last_checkpoint(checkpoints) is None:
         return
     if not recipe.resume:

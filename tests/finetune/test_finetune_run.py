@@ -231,6 +231,7 @@ def test_folders_of_another_run_are_refused(tmp_path: Path, checkpoint: Path, pr
     run("seed=3", "overwrite", "merge")
     assert any(not torch.equal(weight, weights(adapter)[name]) for name, weight in before.items())
     refused("adapter exists already", "merge")
+    refused(r"adapter.merged is of an earlier adapter; merge the new one, too \(--merge\)", "overwrite")
     shutil.rmtree(adapter)
     adapter.mkdir()  # somebody's own
     refused("adapter cannot be replaced: it holds no adapter_config.json", "overwrite")
