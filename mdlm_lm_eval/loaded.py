@@ -31,6 +31,7 @@ _MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
 # HFLM's arguments that are passed on to it, as its methods read them.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
 _OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
+_OF_TOKENIZER = ("normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
 _WITHOUT_EFFECT = ("backend", "logits_cache", "softmax_dtype", "truncation")
 
 
@@ -157,9 +158,9 @@ class LoadedModel(HFLM):
 
     @cached_property
     def vocabulary_digest(self) -> str:
-        """A digest of the tokenizer's vocabulary and of how it reads a text, computed once for all results."""
+        """A digest of the tokenizer's vocabulary and of how it reads and writes texts, computed once for a model."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        rules = {name: getattr(backend, name, None) for name in ("normalizer", "pre_tokenizer")}
+        rules = {name: getattr(backend, name, None) for name in _OF_TOKENIZER}
         states = {name: rule.__getstate__().decode() for name, rule in rules.items() if rule is not None}
         return digest_of_settings({"tokens": self.tokenizer.get_vocab(), **states})
 

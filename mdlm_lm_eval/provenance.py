@@ -15,7 +15,7 @@ from mdlm_lm_eval.loader import foreign_files
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.options import RANKINGS, shown
 from mdlm_lm_eval.presets import mismatches
-from mdlm_lm_eval.record import RunRecord, digest_of_settings, facts_of_run, weights_digest
+from mdlm_lm_eval.record import RunRecord, digest_of_file, digest_of_settings, facts_of_run, weights_digest
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.files import read_json
 from mdlm_lm_eval.results.names import adapter_name, adapter_recipe
@@ -108,6 +108,7 @@ def fingerprint(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
         "weights": weights_digest(model),
         "config": facts["config_digest"],
         "adapter": digest_of_settings(model.active_peft_config.to_dict()) if is_adapted else None,
+        "token frequencies": digest_of_file(lm.settings.decoding.token_frequencies),
         "attention": lm.denoiser.attention,
         "eos_ids": sorted(lm.eos_ids),
         "end_of_turn_ids": sorted(lm.end_of_turn_ids),

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -292,6 +293,11 @@ def weights_digest(model: torch.nn.Module) -> str:
             first = local.detach().flatten()[:_VALUES_PER_PARAMETER].float().cpu()
             digest.update(first.numpy().tobytes())
     return digest.hexdigest()
+
+
+def digest_of_file(path: str | None) -> str | None:
+    """Returns the SHA-256 of a file that an option names; None if it names none."""
+    return None if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def digest_of_settings(settings: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.loader import digests
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.plugin import digest_of_own_task
+from mdlm_lm_eval.record import digest_of_file
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, benchmarks, frame_of, shown_costs
 from mdlm_lm_eval.results.names import named
@@ -129,6 +130,7 @@ class Claims:
             "config_and_tokenizer": pretrained and self._beside(str(pretrained), subfolder),
             "tokenizer": arguments.get("tokenizer") and self._beside(str(arguments["tokenizer"])),
             "adapter_config": adapter and self._beside(adapter),
+            "token_frequencies": digest_of_file(cell.arguments.get("token_frequencies")),
             "plugins": digests(cell.arguments) or None,
         }
         return dict(json.loads(json.dumps(settings, default=str)))  # as it will be read from the file

@@ -85,8 +85,7 @@ def test_what_changes_a_score_makes_a_row(tmp_path: Path, changes: dict[str, Any
     "changes", [{"early_exit": False}, {"seed": 5, "task_record": {"cache": "none"}}, {"max_gen_toks": None}]
 )
 def test_what_changes_no_score_makes_none(tmp_path: Path, changes: dict[str, Any]) -> None:
-    contents = suite_file(n_masks=2), suite_file(n_masks=200, **changes)
-    assert len(rows(board(tmp_path, a=contents[0], b=contents[1]))) == 1
+    assert len(rows(board(tmp_path, a=suite_file(n_masks=2), b=suite_file(n_masks=200, **changes)))) == 1
 
 
 @pytest.mark.parametrize(
@@ -215,9 +214,8 @@ def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path) ->
     assert list(row.curve("masks")) == [2, 200]
     assert listed(row.who.decoding) == "a step per token, unmasking=confidence, block_length=8, bfloat16"
     record = {"block_length": [4, 4], "cost": {"seconds": 2638, "canvases": 1}}
-    of_blocks = {"output_type": "multiple_choice", "task_record": record}
-    plain = result_file({"arc": {"acc,none": 0.5}}, output_type="multiple_choice")
-    scored = rows(board(tmp_path / "scored", a=plain, b=result_file({"arc": {"acc,none": 0.4}}, **of_blocks)))
+    arc: dict[str, Any] = {"metrics": {"arc": {"acc,none": 0.5}}, "output_type": "multiple_choice"}
+    scored = rows(board(tmp_path / "scored", a=result_file(**arc), b=result_file(**arc, task_record=record)))
     assert [one.name for row in scored for one in row.who.other if one.name != "dtype"] == ["block_length"]
     assert "speed     2 s per request" in show(tmp_path / "scored" / "b.json")
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from filelock import FileLock
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval.lm import MDLM
@@ -189,7 +190,9 @@ def test_chosen_questions_and_a_cache_of_answers(
 
 def test_results_of_other_settings_weights_or_tasks_stay(tmp_path: Path, checkpoint: Path) -> None:
     task_folder = tasks_of("tasks", tmp_path / "tasks")
-    output, more = tmp_path / "out", ("--n_masks=4", "--limit=2", f"--peft={adapter(checkpoint, tmp_path / 'a', 1)}")
+    save_file({"shares": torch.ones(259)}, frequencies := tmp_path / "frequencies")
+    more = ("--n_masks=4", "--limit=2", f"--token_frequencies={frequencies}")
+    output, more = tmp_path / "out", (*more, f"--peft={adapter(checkpoint, tmp_path / 'a', 1)}")
     sweep(output, checkpoint, task_folder, *more)
     before = stored(output)
 
@@ -214,10 +217,11 @@ def test_results_of_other_settings_weights_or_tasks_stay(tmp_path: Path, checkpo
         task_folder / "docs.jsonl": "own_task",
         checkpoint / "tokenizer_config.json": "config_and_tokenizer",
         tmp_path / "a" / "adapter_config.json": "adapter_config",
+        frequencies: "token_frequencies",
     }.items():
-        path.write_text((content := path.read_text()) + " ")
+        path.write_bytes((content := path.read_bytes()) + b" ")
         assert f"({name} was" in refused()
-        path.write_text(content)
+        path.write_bytes(content)
     assert sweep(output, checkpoint, task_folder, *more).code == 0
     adapter(checkpoint, tmp_path / "a", seed=2)
     assert "(adapter_weights was" in refused()
