@@ -13,19 +13,12 @@ from safetensors.torch import load_file, save_file
 from mdlm_lm_eval import load_denoiser
 from mdlm_lm_eval.checkpoints.adapters import load_adapter, without_adapter
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import edit_json, random_llama
+from tests.conftest import data, edit_json, random_llama
 from tests.support.reference import GOLDEN, assert_close, load
 
 MODULES = ["q_proj", "o_proj", "gate_proj", "down_proj", "lm_head"]
 INPUT_IDS = torch.arange(12).view(1, 12)
-REMOTE_NAMES = {
-    "model.layers.": "model.transformer.blocks.",
-    "self_attn.q_proj": "q_proj",
-    "self_attn.o_proj": "attn_out",
-    "mlp.gate_proj": "ff_proj",
-    "mlp.down_proj": "ff_out",
-    "model.lm_head": "model.model.transformer.ff_out",
-}
+REMOTE_NAMES = data("cases.json")["names of LLaDA's remote code"]
 
 
 def logits_of(model: torch.nn.Module) -> torch.Tensor:

@@ -26,7 +26,7 @@ from mdlm_lm_eval.command_line import ending_well
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import write_whole
-from tests.conftest import edit_json, generation, refused, tiny_model, tiny_tokenizer
+from tests.conftest import data, edit_json, generation, refused, tiny_model, tiny_tokenizer
 from tests.support.commands import run
 
 ALL_TASKS = "tiny_generate,tiny_choice,tiny_sampled"
@@ -154,12 +154,7 @@ def test_requests(gen_kwargs: dict[str, Any], sentence: str) -> None:
 
 
 # What `--model hf` takes.
-ACCEPTED = [
-    "max_batch_size=None,cache=None,steps=None,temperature=None,n_masks=None,tokenizer=None",
-    "trust_remote_code=1,torch_dtype=float32,use_cache=False,batch_size=auto:4,top_k=-1,max_length=512",
-    'revision=main, n_masks=4, subfolder=""',
-    "load_in_4bit=False,load_in_8bit=False,bnb_4bit_use_double_quant=False,parallelize=False,peft=",
-]
+ACCEPTED = data("cases.json")["arguments that --model hf takes"]
 
 
 @pytest.mark.parametrize("typed", ACCEPTED)

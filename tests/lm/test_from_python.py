@@ -35,7 +35,7 @@ from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import main as sweep
-from tests.conftest import LM_EVAL_05, choice, generation, random_llama, tiny_model, tiny_tokenizer
+from tests.conftest import LM_EVAL_05, choice, data, generation, random_llama, tiny_model, tiny_tokenizer
 from tests.support.commands import python
 
 README = Path(__file__).parents[2] / "README.md"
@@ -228,13 +228,7 @@ def test_slots_are_filled_as_by_lm_eval(checkpoint: Path) -> None:
     assert fill(denoiser, texts[1], DecodingOptions(), tokenizer=tokenizer) == expected[1:]
 
 
-ESTIMATORS: list[dict[str, Any]] = [
-    {"mc_num": 4},
-    {"likelihood": "chain"},
-    {"likelihood": "duel", "unmasking": "left_to_right"},
-    {"likelihood": "confidence"},
-    {"n_masks": 12, "mc_num": 3, "seed": 5},
-]
+ESTIMATORS: list[dict[str, Any]] = data("cases.json")["estimators"]
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
