@@ -61,7 +61,7 @@ def test_a_run_ends_with_what_was_in_effect_and_how_to_see_the_scores(one_proces
     assert (
         settings == "mdlm: settings  masks 6, steps 4 to 6, cache none, no chat template, temperature=0, temperature=1"
     )
-    words = r"\d\.\d\d tokens per forward pass, \S+ s per question, \S+ GiB, \d+% of batch slots busy"
+    words = r"\d\.\d\d tokens per forward pass, \S+ s per request, \S+ GiB, \d+% of batch slots busy"
     assert re.fullmatch(f"mdlm: speed     {words}", speed)
     assert scores == f"mdlm: scores    mdlm-leaderboard show {one_process}"
     assert leaderboard(["show", str(one_process)]) == 0
