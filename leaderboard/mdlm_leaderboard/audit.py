@@ -16,7 +16,7 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 
 def audit(path: Path, include_path: str | None) -> str:
-    """A table in percent of a result file's scores, as run and with exact answers.
+    """A table of a result file's scores, as run and with exact answers; shares are in percent.
 
     Exact answers are scored with the tasks' own filters and metrics; scores as run are those of the samples. A folder
     stands for its newest file, `include_path` is a folder of further tasks. Raises UnusableFile if the file has no
@@ -65,14 +65,16 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[l
 
 
 def _shown(clusters: Sequence[Hashable], exact: Sequence[float], as_run: Sequence[float]) -> list[str]:
-    """The means as run and exactly, and their difference, paired by question."""
+    """The means as run and exactly, and their difference, paired by question; those from 0 to 1 in percent."""
     if all(0 <= score <= 1 for score in (*exact, *as_run)):
         first, second = ({"": [*zip(clusters, own, strict=True)]} for own in (exact, as_run))
-        points = difference(score_of_sets(first), score_of_sets(second)).scaled(100)
+        factor, form, points = 100, ".1f", difference(score_of_sets(first), score_of_sets(second)).scaled(100)
     else:
-        points = clustered_interval([b - a for a, b in zip(exact, as_run, strict=True)], clusters).scaled(100)
-    ends = "–" if points.low is None else f"{points.low:z.1f} to {points.high:z.1f}"
-    return [f"{100 * fmean(as_run):.1f}", f"{100 * fmean(exact):.1f}", f"{points.mean:+z.1f}", ends]
+        factor, form = 1, ".4g"
+        points = clustered_interval([b - a for a, b in zip(exact, as_run, strict=True)], clusters)
+    ends = "–" if points.low is None else f"{points.low:z{form}} to {points.high:z{form}}"
+    means = [f"{factor * fmean(scores):{form}}" for scores in (as_run, exact)]
+    return [*means, f"{points.mean:+z{form}}", ends]
 
 
 def _score(task: Any, sample: Mapping[str, Any], answer: str) -> Mapping[str, Any]:

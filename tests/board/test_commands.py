@@ -461,6 +461,10 @@ def test_audit_scores_exact_answers_by_the_tasks_own_metric(tmp_path: Path, task
     for path in (folder / "results_1.json", folder):
         row = "| tiny_generate | exact_match | 1 of 2 | 50.0 | 100.0 | -50.0 | -100.0 to 100.0 |"
         assert row in typed("audit", path, "--include_path", task_folder)
+    line = lines[0] | {"metrics": ["length"], "length": 80.0}
+    (tmp_path / "samples_tiny_generate_1.jsonl").write_text(json.dumps(line) + "\n")
+    row = "| tiny_generate | length | 1 of 2 | 80 | 80 | +0 | – |"
+    assert row in typed("audit", folder, "--include_path", task_folder), "what is no share is in no percent"
 
 
 # validate
