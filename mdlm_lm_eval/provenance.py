@@ -98,6 +98,8 @@ def checked(lm: LoadedModel) -> dict[str, Any]:
 def fingerprint(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
     """Returns everything that an answer to a request depends on, in a flat dictionary."""
     facts, silent, model = provenance(lm, run), silent_names(), lm.model
+    has_own_method = lm.family.generate is not None or lm.settings.decoding.guest is not None
+    generation = getattr(model, "generation_config", None) if has_own_method else None
     is_adapted = isinstance(model, PeftModel)
     return {
         **{f"decoding {name}": value for name, value in facts["decoding"].items() if name not in silent},
@@ -109,6 +111,7 @@ def fingerprint(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
         "config": facts["config_digest"],
         "adapter": digest_of_settings(model.active_peft_config.to_dict()) if is_adapted else None,
         "token frequencies": digest_of_file(lm.settings.decoding.token_frequencies),
+        "generation config": generation and digest_of_settings(generation.to_dict()),
         "attention": lm.denoiser.attention,
         "eos_ids": sorted(lm.eos_ids),
         "end_of_turn_ids": sorted(lm.end_of_turn_ids),

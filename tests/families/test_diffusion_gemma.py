@@ -21,6 +21,7 @@ from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.jobs.memory import RowSize
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.provenance import fingerprint
 from tests.conftest import choice, evaluate, instance_of, rolling, tiny_tokenizer
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
@@ -88,6 +89,12 @@ def test_it_is_transformers_own_generation_under_a_seed(lm: MDLM, gemma: str) ->
     assert n_written == int((expected.sequences[0, 3:] != 0).sum())
     bounded = DecodingOptions(steps_per_block=1, entropy_bound=0.3)
     assert generate(lm.model, prompt, bounded, **settings)[1] == 2  # one pass for each canvas of 8
+
+
+def test_a_request_cache_knows_the_generation_config(lm: MDLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint(lm, lm.record_of_all)
+    monkeypatch.setattr(lm.model.generation_config, "max_denoising_steps", 1)
+    assert fingerprint(lm, lm.record_of_all) != before
 
 
 def test_transformers_own_generation_is_a_guest_too(lm: MDLM, gemma: str) -> None:
