@@ -1,7 +1,7 @@
 """`mdlm-leaderboard show`: one result in a few lines."""
 
-from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -64,12 +64,19 @@ def _settings(file: ResultFile) -> str:
     first = file.top[0]
     unknown = [name for name, value in first.options.items() if value == UNKNOWN]
     telling = [name for name in unknown if len(unknown) <= _MOST or name in _TELLING]
-    cache = None if first.cache == UNKNOWN else first.cache
-    counts = sum((task.counts for task in file.tasks.values()), Counter[str]())
-    recorded = {**first.effective, "cache": cache, "endings": counts, "truncated_prompts": counts["truncated_prompts"]}
-    words = settings_in_words([recorded], file.chat_template)
-    said = {"n_masks", "steps", "cache", CHAT_TEMPLATE} | {"block_length"} & first.effective.keys()
-    words += [str(one) for one in deviations_of(file, first) if one.name not in said]
+    recorded: list[dict[str, Any]] = [
+        {
+            **task.effective,
+            "cache": None if task.cache == UNKNOWN else task.cache,
+            "endings": task.counts,
+            "truncated_prompts": task.counts["truncated_prompts"],
+        }
+        for task in file.tasks.values()
+    ]
+    words = settings_in_words(recorded, file.chat_template)
+    said = {"n_masks", "steps", "cache", CHAT_TEMPLATE} | {"block_length"}.intersection(*recorded)
+    deviations = (one for result in file.top for one in deviations_of(file, result))
+    words += dict.fromkeys(str(one) for one in deviations if one.name not in said)
     words[:0] = [f"served by {file.served_by}"] if file.server else []
     more = f" and {len(unknown) - len(telling)} more" if len(telling) < len(unknown) else ""
     return ", ".join(words) + (f": {', '.join(telling)}{more}" if telling else "")
