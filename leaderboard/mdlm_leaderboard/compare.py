@@ -205,6 +205,7 @@ def _words(file: ResultFile, result: TaskResult) -> list[str]:
         **{name: generation.get(name) for name in ("until", "do_sample")},
         "shots": result.shots,
         "chat template": file.chat_template,
+        "fewshot_as_multiturn": file.fewshot_as_multiturn if file.chat_template else None,
         "model": file.model_kind,
         "prompts cut off": result.counts["truncated_prompts"],
     }

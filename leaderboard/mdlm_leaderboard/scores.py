@@ -23,6 +23,7 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 CHANCE = 100 / 3  # percent, of three options
 TOLERANCE = 1e-9  # equal means may differ by the order of float sums
 PARALLEL = "mdlm_parallel"  # the group that has ParallelBench's PB90
+_ONE_TURN = "examples in one turn"  # of a chat
 NO_MASKS = 0  # the number of masks of an autoregressive model
 AUTOREGRESSIVE = "autoregressive"
 BENCHMARKS = "benchmarks"  # the experiment of all tasks outside the suite
@@ -293,6 +294,8 @@ def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
     """The row of a score of the suite. With one step, it has no `unmasking`: there is no order to choose."""
     who, without = who_of(file), MASKS | {"steps", "steps_per_block", "unmasking", CHAT_TEMPLATE}
     other = [one for one in deviations_of(file, result) if one.name not in without]
+    if file.chat_template and not file.fewshot_as_multiturn:
+        other.append(Deviation("fewshot_as_multiturn", "false", said=_ONE_TURN))
     if not file.mdlm:
         return replace(who, steps=AUTOREGRESSIVE, other=tuple(other))
     options, masks = result.options, result.effective["masks"][1]
@@ -340,7 +343,7 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
     if result.shots and str(file.config.get("fewshot_seed")) not in ("None", str(LM_EVAL_SEEDS[-1])):
         prompts.append(f"fewshot_seed={file.config['fewshot_seed']}")
     if file.chat_template and result.shots and not file.fewshot_as_multiturn:
-        prompts.append("examples in one turn")
+        prompts.append(_ONE_TURN)
     metric = row["metric"].removesuffix(",none")
     short = result.name.removeprefix(f"{group}_").removeprefix("mdlm_") if group else result.name
     counts = {

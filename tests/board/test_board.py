@@ -236,8 +236,7 @@ def test_unreadable_files_are_named_and_the_rest_is_used(tmp_path: Path) -> None
 
 def test_a_benchmark_column_says_what_its_prompts_were(tmp_path: Path) -> None:
     likelihood = result_file({"arc": {"acc,none": 0.5, "perplexity,none": 7.25}}, output_type="multiple_choice")
-    found = board(tmp_path, a=gsm8k_file(), b=gsm8k_file(0.6, shots=0, pretrained="x"), c=likelihood)
-    (section,) = found.sections
+    (section,) = board(tmp_path, a=gsm8k_file(), b=gsm8k_file(0.6, shots=0, pretrained="x"), c=likelihood).sections
     assert section.benchmark_names == [
         "arc v3.0 (acc, 5-shot)",
         "arc v3.0 (perplexity, 5-shot)",
@@ -246,6 +245,8 @@ def test_a_benchmark_column_says_what_its_prompts_were(tmp_path: Path) -> None:
     ]
     ours = next(row for row in section.rows if row.who.model == "organisation/model")
     assert [one.in_words for one in ours.benchmarks.values()] == ["50.0 (47.6 to 52.4)", "50.0", "7.25"]
+    one, other = (suite_file(n_masks=n) | {"chat_template": "x", "fewshot_as_multiturn": n > 2} for n in (2, 200))
+    assert len(rows(board(tmp_path / "chats", one=one, other=other))) == 2, "examples in one turn or in several"
 
 
 def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
