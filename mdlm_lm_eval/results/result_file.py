@@ -33,6 +33,7 @@ OTHER_FILES = frozenset(
     f"{name}.json" for name in ("plan", "looks", "report", "attribution_groups", "attribution_examples", "confidence")
 )
 _NORMAL_95 = 1.96
+_OF_THINKING = ("end_think_boost", "max_thinking_tokens")  # which prompts that close thinking have not
 _COUNTS = ("truncated_prompts", "longer_continuations")
 # The parts of a result file whose keys are names of tasks and groups.
 _BY_TASK = ("results", "groups", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
@@ -318,7 +319,7 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
     settings = [one["options"] for one in mdlm.get("settings", ()) if name in one["tasks"]]
     if mdlm and not settings:
         raise UnusableFile(f"states no settings of {name!r}")
-    options = renamed_options(settings[0]) if settings else {}
+    options = renamed_options(_merged(name, settings)) if settings else {}
     metrics = _metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {}))
     score = metrics["metrics"].get(SUITE_METRIC, 0)
     # A request cache also holds the answers to questions of other runs, such as one with a larger --limit.
@@ -343,6 +344,23 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
         counts=Counter({**recorded.get("endings", {}), **{key: recorded.get(key, 0) for key in _COUNTS}}),
         **metrics,
     )
+
+
+def _merged(task: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The options of a task. Those about thinking are not set for its prompts that close thinking.
+
+    Raises UnusableFile if an option was set to several values, as in a request cache of two runs.
+    """
+    merged = dict(settings[0])
+    for one in settings[1:]:
+        for name, value in one.items():
+            before = merged.get(name)
+            if value == before:
+                continue
+            if name not in _OF_THINKING or (value and before):
+                raise UnusableFile(f"records {name}={before} and {name}={value} for {task!r} (use_cache of two runs)")
+            merged[name] = before if value is None else before or value
+    return merged
 
 
 def _group(

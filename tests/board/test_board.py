@@ -177,6 +177,16 @@ def test_continuations_longer_than_n_masks_set_a_row_apart(tmp_path: Path) -> No
     assert "3 continuations longer than n_masks" in show(tmp_path / "longer.json")[1]
 
 
+def test_a_task_has_the_options_of_all_its_requests(tmp_path: Path) -> None:
+    content = gsm8k_file(cfg_scale=0.5)
+    (first,) = content["config"]["mdlm"]["settings"]
+    content["config"]["mdlm"]["settings"].append(first | {"options": first["options"] | {"end_think_boost": 2.0}})
+    assert "end_think_boost=2.0" in show(write(tmp_path, a=content) / "a.json")[1]
+    first["options"] = first["options"] | {"temperature": 0.5}
+    found = board(tmp_path, a=content, b=gsm8k_file())
+    assert "records temperature=0.5 and temperature=0.0 for 'gsm8k'" in reasons(found)["a.json"]
+
+
 def test_other_models_need_a_mask_count(tmp_path: Path) -> None:
     found = board(
         tmp_path,
