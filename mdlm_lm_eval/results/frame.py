@@ -203,10 +203,7 @@ def _share(file: ResultFile, result: TaskResult, metric: str, answers: AnswersBy
     name, known = result.name, None
     asked = answers.get(name, {}).get(metric)
     if name in file.groups:
-        tasks = [task for task in file.tasks_of(result) if metric in task.metrics]
-        shares = [_share(file, task, metric, answers) for task in tasks]
-        found = [one for one in shares if one and (one.parts or tasks[0].suite)]
-        known = mean_of_tasks(found) if tasks and len(found) == len(tasks) else None
+        known = _share_of_group(file, result, metric, answers)
     elif asked and all(0 <= score <= 1 for _, score in asked):
         known = score_of_sets({name: asked}, result.repeats)
     elif metric == SUITE_METRIC and result.suite and (first := decomposition_of([result], ["decoded"])):
@@ -216,6 +213,14 @@ def _share(file: ResultFile, result: TaskResult, metric: str, answers: AnswersBy
     if metric == SUITE_METRIC and result.suite:
         return score_of_tasks([result.metrics[metric]], [result.n_questions])
     return result.share(metric)
+
+
+def _share_of_group(file: ResultFile, group: TaskResult, metric: str, answers: AnswersByCluster) -> Score | None:
+    """The mean `Score` of a group's tasks that have the metric; None if it is not known of all of them."""
+    tasks = [task for task in file.tasks_of(group) if metric in task.metrics]
+    shares = [_share(file, task, metric, answers) for task in tasks]
+    found = [one for one in shares if one and (one.parts or tasks[0].suite)]
+    return mean_of_tasks(found) if tasks and len(found) == len(tasks) else None
 
 
 def _is_one_block(result: TaskResult) -> bool:
