@@ -64,7 +64,10 @@ def findings_of(board: Board, folder: Path) -> Iterator[Finding]:
     if board.main and (sentence := masks_finding(board.main)):
         caption, lines = headline(board.main)
         stem, described = "figures/headline", f"{caption} Lines: {'; '.join(line.label for line in lines)}."
-        plot.save_light_and_dark(_drawn(lines, colours), folder / stem)
+        levels = {"chance": CHANCE}
+        if board.main.setting.asks == "mdlm_rules":
+            levels["spelling alone, at most"] = board.main.spelling_alone
+        plot.save_light_and_dark(_drawn(lines, levels, colours), folder / stem)
         yield Finding(board.main, "", sentence, stem, caption, described)
     for section in board.sections:
         if not section.is_suite:
@@ -194,8 +197,8 @@ def headline(section: Section) -> tuple[str, list[Line]]:
 
 
 @plot.figure_style()
-def _drawn(lines: Sequence[Line], colours: Mapping[str, str]) -> Figure:
-    """The figure of some lines. `colours` are those of models and recipes."""
+def _drawn(lines: Sequence[Line], levels: Mapping[str, float], colours: Mapping[str, str]) -> Figure:
+    """The figure of some lines. `levels` are percentages to compare with; `colours` are those of models and recipes."""
     longest = max(len(words) for line in lines for words in line.label.split("\n"))
     columns = 2 if len(lines) > 3 and longest <= _HALF else 1
     legend = _LEGEND_LINE * (sum(line.label.count("\n") + 1 for line in lines) / columns + 2)
@@ -215,8 +218,9 @@ def _drawn(lines: Sequence[Line], colours: Mapping[str, str]) -> Figure:
             axes.vlines(list(line.curve), lows, highs, color=colours[line.name], linewidth=1)
     low, high = _limits([end for line in lines for one in line.curve.values() for end in one.interval.ends])
     axes.set_ylim(low, high)
-    if low < CHANCE < high:
-        axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (5, 3)), label="chance")
+    for (words, level), dashes in zip(levels.items(), ((5, 3), (1, 2)), strict=False):
+        if low < level < high:
+            axes.axhline(level, color=_GREY, linewidth=0.8, linestyle=(0, dashes), label=words)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     counts = sorted({x for line in lines for x in line.curve if x != NO_MASKS}) or [1, 200]
     plot.log_axis(axes, counts)
