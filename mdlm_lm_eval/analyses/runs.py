@@ -33,16 +33,14 @@ def run(given: Namespace) -> Report:
     own = vars(given).get("include_path")
     tasks = inputs.load_tasks(given.tasks, given.metadata, own)
     pretrained, adapter = str(given.model_args.get("pretrained", BUILT_IN)), given.model_args.get("peft")
-    subfolder = given.model_args.get("subfolder") or ""
+    subfolder, tokenizer = given.model_args.get("subfolder") or "", given.model_args.get("tokenizer")
     settings = {  # everything that decides the results, except version, batch size and device
         "model": given.model,
         "pretrained": recorded_name(pretrained),
         "model_args": {name: value for name, value in given.model_args.items() if name not in ("pretrained", "peft")},
         # Further training changes the weights, but not the name of a checkpoint or adapter.
-        "weights": checkpoints.files_digest(pretrained, subfolder),
-        "config_and_tokenizer": checkpoints.files_beside_weights_digest(pretrained, subfolder),
+        **checkpoints.digests_of_folders(pretrained, subfolder, tokenizer, adapter),
         "adapter": adapter and recorded_name(str(adapter)),
-        "adapter_weights": adapter and checkpoints.files_digest(str(adapter)),
         "tasks": sorted(tasks),
         "own_tasks": own and [digest_of_own_task(name, own) for name in sorted(tasks)],
         "task_suite": suite_info(tasks),

@@ -229,6 +229,20 @@ def files_digest(checkpoint: str, subfolder: str = "") -> str | None:
     return digest.hexdigest()
 
 
+def digests_of_folders(pretrained: Any, subfolder: str, tokenizer: Any, adapter: Any) -> dict[str, str | None]:
+    """Digests of what decides answers in the folders of a model, its tokenizer and its adapter, by names for a record.
+
+    The arguments are model arguments as they were typed. A digest is None for one that is not given, and for hub ids.
+    """
+    return {
+        "weights": pretrained and files_digest(str(pretrained), subfolder),
+        "config_and_tokenizer": pretrained and files_beside_weights_digest(str(pretrained), subfolder),
+        "tokenizer": tokenizer and files_beside_weights_digest(str(tokenizer)),
+        "adapter_weights": adapter and files_digest(str(adapter)),
+        "adapter_config": adapter and files_beside_weights_digest(str(adapter)),
+    }
+
+
 def files_beside_weights_digest(checkpoint: str, subfolder: str = "") -> str | None:
     """SHA-256 of the config, tokenizer, chat templates and code in a folder: what decides answers beside the weights.
 

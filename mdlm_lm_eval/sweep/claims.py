@@ -59,8 +59,8 @@ class Claims:
         self.left = {cell.name: cell for cell in sweep.cells}
         self.failures: dict[str, str] = {}
         self.own = 0
-        self._digest, self._suite = cache(checkpoints.files_digest), cache(suite_info)
-        self._beside, self._own_task = cache(checkpoints.files_beside_weights_digest), cache(digest_of_own_task)
+        self._digests, self._suite = cache(checkpoints.digests_of_folders), cache(suite_info)
+        self._own_task = cache(digest_of_own_task)
 
     @property
     def size(self) -> int:
@@ -115,8 +115,8 @@ class Claims:
         The path of the weights is left out, because their digest identifies them.
         """
         arguments = dict(cell.arguments)
-        subfolder = arguments.get("subfolder") or ""
         pretrained, adapter = arguments.pop("pretrained", None), arguments.pop("peft", None)
+        subfolder, tokenizer = arguments.get("subfolder") or "", arguments.get("tokenizer")
         arguments.pop("plugins", None)
         settings = {name: getattr(self.sweep, name) for name in _SHARED}
         settings |= {name: getattr(cell, name) for name in _OWN} | {
@@ -125,11 +125,7 @@ class Claims:
             "model_args": arguments,
             "task_suite": self._suite((cell.task,)),
             "own_task": self._own_task(cell.task, self.sweep.include_path),
-            "weights": pretrained and self._digest(str(pretrained), subfolder),
-            "adapter_weights": adapter and self._digest(adapter),
-            "config_and_tokenizer": pretrained and self._beside(str(pretrained), subfolder),
-            "tokenizer": arguments.get("tokenizer") and self._beside(str(arguments["tokenizer"])),
-            "adapter_config": adapter and self._beside(adapter),
+            **self._digests(pretrained, subfolder, tokenizer, adapter),
             "token_frequencies": digest_of_file(cell.arguments.get("token_frequencies")),
             "plugins": digests(cell.arguments) or None,
         }

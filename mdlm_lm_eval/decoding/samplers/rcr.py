@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mdlm_lm_eval.decoding.remasking import Remasking
 from mdlm_lm_eval.decoding.sampler import Needs, Settled, Step
-from mdlm_lm_eval.decoding.samplers.remdm import Remasking
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import register
 
