@@ -9,8 +9,8 @@ Freeze anew only after a change that is meant to change decoding. Ends with 1 wh
 """
 
 import argparse
-import gzip
 import json
+import lzma
 import random
 import sys
 from collections import Counter
@@ -196,7 +196,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.write:
         text = json.dumps(list(freeze(arguments.settings)), separators=(",", ":"))
-        PATH.write_bytes(gzip.compress(text.encode(), mtime=0))
+        PATH.write_bytes(lzma.compress(text.encode()))
         return
     parts: Counter[str] = Counter()
     runs = frozen()

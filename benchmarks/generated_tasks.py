@@ -1,6 +1,6 @@
 """Figure and tables of a model's results on `mdlm_parallel`: accuracy against the tokens that a step fills.
 
-    tar -xf leaderboard/generated_tasks.tar.gz
+    tar -xf leaderboard/generated_tasks.tar.xz
     python benchmarks/generated_tasks.py generated_tasks/built-in-lists --output docs/figures
 
 Hollow markers are bounds: what an ideal model reaches that draws 2 or 4 names per step (6 or 12 tokens) independently
@@ -73,7 +73,6 @@ def lost(scores: Scores, temperature: float) -> str:
     return f"{100 * (sum(few) - sum(many)) / len(SEVERAL):.1f} ± {100 * 1.96 * variance**0.5 / len(SEVERAL):.1f}"
 
 
-@figure_style()
 def draw(scores: Scores) -> Figure:
     """A panel beside the other, a line for each operation."""
     figure = Figure(figsize=(COLUMN_WIDTH * (0.2 + 0.7 * len(PANELS)), 2.8), layout="constrained")
@@ -105,7 +104,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder for the figure")
     given = parser.parse_args()
     scores = scores_of(given.results)
-    save_figure(draw(scores), given.output / "tasks-parallel")
+    with figure_style(svg_fonttype="none"):  # text stays text, in a small file
+        save_figure(draw(scores), given.output / "tasks-parallel")
     print("\n".join(table(scores)))
     print(f"several right answers, lost: {lost(scores, 0.0)}; sampled: {lost(scores, 1.0)}")
 

@@ -1,6 +1,6 @@
 """Every way of decoding and scoring on a GPU, beside the CPU, as a record.
 
-    python -m benchmarks.on_gpu --json benchmarks/on_gpu.json
+    python -m benchmarks.on_gpu --json on_gpu.json
     python -m benchmarks.on_gpu --only dual --processes 1
 
 The settings are those of `benchmarks.pretended_gpu`: tiny random models in float32 at batch sizes 3 and 8, and the

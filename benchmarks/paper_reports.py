@@ -10,6 +10,7 @@ same command continues a killed run. The Markdown, numbers and figures of the re
 """
 
 import argparse
+import gzip
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,8 @@ def write_committed(results: Path) -> None:
     shutil.rmtree(COMMITTED, ignore_errors=True)
     shutil.copytree(report / "figures", COMMITTED / "figures", ignore=shutil.ignore_patterns("*.png", "dark"))
     shutil.copy(report / "report.md", COMMITTED / "README.md")
-    shutil.copy(report / "report.json", COMMITTED)
+    packed = gzip.compress((report / "report.json").read_bytes(), mtime=0)
+    (COMMITTED / "report.json.gz").write_bytes(packed)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Every way of decoding and scoring on a pretended GPU (tests/pretended_gpu), beside the CPU, as a record.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.pretended_gpu --json benchmarks/pretended_gpu.json
+    OMP_NUM_THREADS=1 python -m benchmarks.pretended_gpu --json pretended_gpu.json
     OMP_NUM_THREADS=1 python -m benchmarks.pretended_gpu --only dual --places
 
 Tiny random models in float32 at batch sizes 3 and 8, without graphs and with simulated ones, in small buckets of

@@ -28,7 +28,7 @@ import torch
 from mdlm_lm_eval.results.files import read_json, write_whole
 from training.asking import CHOICE, OUTCOME, ask, percent, report
 
-ANSWERS = Path(__file__).parents[1] / "leaderboard/registered_study/answers.json.gz"  # the committed ones
+ANSWERS = Path(__file__).parents[1] / "leaderboard/registered_study/answers.json.xz"  # the committed ones
 SEEDS = range(40)
 N_READING = 20  # seeds that read, after which no further one is trained
 N_SECONDARY = 5  # of these, the first ones have the secondary arms, too

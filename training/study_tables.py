@@ -5,8 +5,8 @@ python -m training.study_tables --write    # puts them into the documentation, a
 """
 
 import argparse
-import gzip
 import json
+import lzma
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -60,14 +60,14 @@ Study = Mapping[int, Mapping[str, Any]]  # seed -> arm -> record of its model
 
 def read_study(path: Path = ANSWERS) -> Study:
     """The committed answers of all seeds."""
-    return {int(seed): models for seed, models in json.loads(gzip.decompress(path.read_bytes())).items()}
+    return {int(seed): models for seed, models in json.loads(lzma.decompress(path.read_bytes())).items()}
 
 
 def add_answers(folder: Path, path: Path = ANSWERS) -> None:
     """Adds the files `seed-N.json` of a folder to the committed answers."""
     new = {seed: models for seed in SEEDS if (models := read_seed(seed, folder))}
     study = dict(sorted({**(read_study(path) if path.exists() else {}), **new}.items()))
-    path.write_bytes(gzip.compress(json.dumps(study).encode(), mtime=0))
+    path.write_bytes(lzma.compress(json.dumps(study).encode()))
 
 
 def reading(study: Study) -> Study:
@@ -351,7 +351,7 @@ def texts(study: Study) -> dict[str, str]:
 def write_figure(study: Study, folder: Path) -> None:
     """Draws every model's accuracy by what is appended: `study-light.svg`, `-dark`, and both `-narrow-` for phones."""
     for name, columns in (("study", len(PRIMARY)), ("study-narrow", 3)):
-        with figure_style(font_size=8, axes_titlesize=8, figure_titlesize=8):
+        with figure_style(svg_fonttype="none", font_size=8, axes_titlesize=8, figure_titlesize=8):
             light = folder / f"{name}-light.svg"
             _drawn(reading(study), columns).savefig(light, metadata={"Date": None}, transparent=True)
         (folder / f"{name}-dark.svg").write_text(on_dark(light.read_text(encoding="utf-8")), encoding="utf-8")

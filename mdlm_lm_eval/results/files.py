@@ -1,14 +1,16 @@
 """Writes files and folders whole or not at all, and reads JSON."""
 
 import errno
+import gzip
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 MOST_BYTES = 2**28  # of a file, or of a line of samples: as objects, they can take twenty times as much memory
@@ -20,13 +22,21 @@ class UnusableFile(ValueError):
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises UnusableFile if it cannot be read, is too large or too deep, or is cut off."""
+    """The content of a JSON file, which may be compressed (`.gz`).
+
+    Raises UnusableFile if it cannot be read, is too large or too deep, or is cut off.
+    """
     check_regular(path)
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             return parsed_json(file.read(MOST_BYTES + 1))
-    except OSError as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UnusableFile(f"cannot be read as JSON ({error})") from error
+
+
+def opened(path: Path) -> IO[bytes]:
+    """A file to read; one that ends in `.gz` is decompressed."""
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def parsed_json(text: bytes) -> Any:

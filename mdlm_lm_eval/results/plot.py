@@ -44,7 +44,8 @@ _INK = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick
 _SMALL = ("font.size", "axes.titlesize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")
 # Any keys: matplotlib 3.11 types each name, earlier releases do not.
 SETTINGS: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.family": "sans-serif",
+    "font.sans-serif": "DejaVu Sans",  # comes with matplotlib
     # Not black: SVGs do not write down black, so that `on_dark` could not replace it.
     **dict.fromkeys(_INK, "#1a1a1a"),
     **dict.fromkeys(_SMALL, 7),

@@ -187,8 +187,9 @@ class ResultFile:
 
 
 def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:
-    """All `*.json` files under `folder`, sorted, except hidden ones, plans, analyses and those under `leave_out`."""
-    found = [path for path in folder.rglob("*.json") if "/." not in f"/{path.relative_to(folder).as_posix()}"]
+    """All `*.json` and `*.json.gz` under `folder`, sorted, but for hidden files, plans, analyses and `leave_out`."""
+    paths = (*folder.rglob("*.json"), *folder.rglob("*.json.gz"))
+    found = [path for path in paths if "/." not in f"/{path.relative_to(folder).as_posix()}"]
     left_out = [path for path in found if leave_out and Path(os.path.realpath(path)).is_relative_to(leave_out)]
     return sorted(path for path in found if path.name not in OTHER_FILES and path not in left_out)
 

@@ -4,7 +4,6 @@ First tokens split a single-token score into reading, format and the end of text
 token in the pass that filled the slot, before any token was banned.
 """
 
-import gzip
 import os
 import re
 import zlib
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from mdlm_lm_eval.results.files import MOST_BYTES, UnusableFile, check_inside, check_regular, parsed_json
+from mdlm_lm_eval.results.files import MOST_BYTES, UnusableFile, check_inside, check_regular, opened, parsed_json
 from mdlm_lm_eval.results.recorded import LARGEST, SAMPLES, check_types
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.statistics import Score, clusters_of, median_of_seeds, score_of_questions
@@ -62,7 +61,8 @@ def samples_path(result: Path, task: str) -> Path | None:
 
 def samples_paths(result: Path, tasks: Iterable[str]) -> dict[str, Path]:
     """Task -> the file of its samples beside a result file, without tasks that have none."""
-    date = result.stem.rpartition("_")[2]  # a date has no underscore; a name that the user chose may have some
+    # A date has no underscore; a name that the user chose may have some.
+    date = result.name.removesuffix(".gz").removesuffix(".json").rpartition("_")[2]
     # lm-eval 0.5 writes the group's name and `::` before the task's.
     named = re.compile(rf"samples_(?:.*::)?(.+)_{re.escape(date)}\.jsonl(?:\.gz)?")
     found = [match for name in sorted(os.listdir(result.parent), reverse=True) if (match := named.fullmatch(name))]
@@ -79,7 +79,7 @@ def read_samples(path: Path, types: TypeAdapter[Any] = SAMPLES) -> list[dict[str
     try:
         check_regular(path)
         check_inside(path, path.parent)
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with opened(path) as file:
             while line := file.readline(MOST_BYTES + 1):
                 left -= len(line)
                 if left < 0:

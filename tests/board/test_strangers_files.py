@@ -335,6 +335,7 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_built(
     (results / "large.json").touch()
     os.truncate(results / "large.json", 2**28 + 1)
     Path(os.fsdecode(bytes(results) + b"/\xff.json")).write_text("{")
+    (results / "cut.json.gz").write_bytes(gzip.compress(b"{}")[:-4])
     write(results / "more", good_2=gsm8k_file(0.6, pretrained="a"))
     (results / "more" / "samples_gsm8k_2.jsonl.gz").write_bytes(gzip.compress(b" " * 5000))
     monkeypatch.setattr("mdlm_lm_eval.results.samples._MOST_BYTES", 4096)
@@ -348,6 +349,7 @@ def test_what_is_no_readable_file_is_named_and_the_rest_is_built(
         **dict.fromkeys(("linked.json", "zero.json"), outside),
         "large.json": "has more than 256 MiB",
         "\\udcff.json": "cannot be read as JSON",
+        "cut.json.gz": "cannot be read as JSON (Compressed file ended before the end-of-stream marker was reached)",
         "good_1.json": f"{bad.format('samples_gsm8k_1.jsonl')} ({irregular})",
         "more/good_2.json": f"{bad.format('samples_gsm8k_2.jsonl.gz')} (has more than 0 MiB)",
     }

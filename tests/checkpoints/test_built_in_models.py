@@ -26,7 +26,7 @@ from training.tokenizer import build_tokenizer
 DATA_SHA256 = "9a4557febf59ef6b8b8b20dc7d42e56aa824d3de8d41b1646948fe9a710d1336"
 
 
-@pytest.mark.parametrize("name", [BUILT_IN, "built-in-instruct", "built-in-lists"])
+@pytest.mark.parametrize("name", [*MODEL_FOLDERS])
 def test_the_card_names_the_weights(name: str) -> None:
     digest = hashlib.sha256((Path(model_path(name)) / "model.safetensors").read_bytes()).hexdigest()
     assert digest in (Path(model_path(BUILT_IN)) / "README.md").read_text(encoding="utf-8")

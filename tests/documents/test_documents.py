@@ -125,7 +125,7 @@ def missing(document: str, expected: Iterable[str]) -> list[str]:
 
 
 def test_the_page_on_results_shows_a_committed_one() -> None:
-    file = ROOT / "leaderboard/results/built-in-instruct/mdlm_rules,n_masks=200,steps=1/results_cell.json"
+    file = ROOT / "leaderboard/results/built-in-instruct/mdlm_rules,n_masks=200,steps=1/results_cell.json.gz"
     shown = "\n".join(show(file)[:4])
     assert f"```text\n{shown}\n...\n```" in (ROOT / "docs/result.md").read_text(encoding="utf-8")
 
@@ -146,7 +146,8 @@ def test_the_first_50_questions_of_each_task() -> None:
     """What the quick start and the page on the built-in models ask."""
     shown = {}
     for model in ("built-in", "built-in-instruct"):
-        file = read_result_file(ROOT / f"leaderboard/results/{model}/mdlm_rules,n_masks=200,steps=1/results_cell.json")
+        cell = ROOT / "leaderboard/results" / model / "mdlm_rules,n_masks=200,steps=1"
+        file = read_result_file(cell / "results_cell.json.gz")
         shown[model] = [task.first_token["letters"][:50] for task in file.tasks.values()]
 
     def percent(model: str, counted: str) -> float:
@@ -165,7 +166,7 @@ def test_the_first_50_questions_of_each_task() -> None:
 
 
 def test_the_generated_tasks(tmp_path: Path) -> None:
-    shutil.unpack_archive(ROOT / "leaderboard/generated_tasks.tar.gz", tmp_path, filter="data")
+    shutil.unpack_archive(ROOT / "leaderboard/generated_tasks.tar.xz", tmp_path, filter="data")
     script = runpy.run_path(str(ROOT / "benchmarks/generated_tasks.py"))
     scores = script["scores_of"](tmp_path / "generated_tasks/built-in-lists")
     greedy, sampled = (script["lost"](scores, temperature) for temperature in (0.0, 1.0))

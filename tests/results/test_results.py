@@ -134,7 +134,7 @@ def test_a_score_of_many_slots_is_as_sure_as_its_slots_are() -> None:
 
 def test_a_sheets_interval_is_the_same_without_its_samples(tmp_path: Path) -> None:
     shares = [slots / 16 for slots in [14, 15, 13, 16, 14, 15, 12, 16] * 4]
-    shutil.unpack_archive(Path(__file__).parents[2] / "leaderboard/generated_tasks.tar.gz", tmp_path, filter="data")
+    shutil.unpack_archive(Path(__file__).parents[2] / "leaderboard/generated_tasks.tar.xz", tmp_path, filter="data")
     content = read_json(tmp_path / "generated_tasks/traced/results_cell.json")
     shutil.rmtree(tmp_path / "generated_tasks")
     content["results"]["mdlm_sheet"] |= {"acc,none": fmean(shares), "acc_stderr,none": stdev(shares) / math.sqrt(32)}

@@ -1,11 +1,11 @@
-"""Runs of the engine that are frozen in tests/data/frozen_runs.json.gz: what they are, and how they are run.
+"""Runs of the engine that are frozen in tests/data/frozen_runs.json.xz: what they are, and how they are run.
 
 They run in float64, on a model whose numbers no CPU rounds in float32, so that tokens are the same on every machine.
 """
 
 import functools
-import gzip
 import json
+import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ from mdlm_lm_eval.options import DecodingOptions
 from tests.conftest import random_llama
 from tests.support.canvases import EOS, MASK, PAD, VOCABULARY, neighbours
 
-PATH = Path(__file__).parents[1] / "data" / "frozen_runs.json.gz"
+PATH = Path(__file__).parents[1] / "data" / "frozen_runs.json.xz"
 LABELS, END_OF_THINKING, STOPS = [3, 11, 20], 45, set(range(0, 46, 5))
 
 
@@ -132,7 +132,7 @@ def _record(passes: int, found: list[Completion]) -> Record:
 
 def frozen() -> list[tuple[Run, Record]]:
     """All frozen runs."""
-    rows = json.loads(gzip.decompress(PATH.read_bytes()))
+    rows = json.loads(lzma.decompress(PATH.read_bytes()))
     return [(Run(*run), Record(*record)) for run, record in rows]
 
 

@@ -1,5 +1,6 @@
 """Checkpoints and outputs of families' reference code, in tests/golden, and how far ours may be from them."""
 
+import gzip
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load as read_tensors
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -20,10 +21,11 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 @cache
 def tensors_of(name: str) -> dict[str, Tensor]:
     """What its reference code read and gave. Samplers ran on checkpoints of families, and share a file."""
-    if (file := GOLDEN / name / "golden.safetensors").exists():
-        return load_file(file)
-    found = load_file(GOLDEN / "samplers.safetensors").items()
-    return {key.removeprefix(f"{name}."): tensor for key, tensor in found if key.startswith(f"{name}.")}
+    is_family = (GOLDEN / name).is_dir()
+    file = GOLDEN / (f"{name}/golden.safetensors.gz" if is_family else "samplers.safetensors.gz")
+    prefix = "" if is_family else f"{name}."
+    found = read_tensors(gzip.decompress(file.read_bytes())).items()
+    return {key.removeprefix(prefix): tensor for key, tensor in found if key.startswith(prefix)}
 
 
 @cache

@@ -121,8 +121,8 @@ def test_models_are_fine_tuned_after_bases_that_read(tmp_path: Path, monkeypatch
     assert study.read_seed(0, tmp_path / "answers").keys() == study.ARMS.keys()
     assert study.read_seed(1, tmp_path / "answers").keys() == {"base"}
     for _ in range(2):
-        study_tables.add_answers(tmp_path / "answers", tmp_path / "all.json.gz")
-    committed = study_tables.read_study(tmp_path / "all.json.gz")
+        study_tables.add_answers(tmp_path / "answers", tmp_path / "all.json.xz")
+    committed = study_tables.read_study(tmp_path / "all.json.xz")
     assert {seed: [*models] for seed, models in committed.items()} == {
         0: [*study.ARMS],
         1: ["base"],
