@@ -8,9 +8,10 @@ import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 from uuid import uuid4
 
 MOST_BYTES = 2**28  # of a file, or of a line of samples: as objects, they can take twenty times as much memory
@@ -34,7 +35,7 @@ def read_json(path: Path) -> Any:
         raise UnusableFile(f"cannot be read as JSON ({error})") from error
 
 
-def opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> gzip.GzipFile | BufferedReader:
     """A file to read; one that ends in `.gz` is decompressed."""
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
