@@ -172,8 +172,3 @@ def test_the_generated_tasks(tmp_path: Path) -> None:
     greedy, sampled = (script["lost"](scores, temperature) for temperature in (0.0, 1.0))
     expected = [f"it loses {sampled} points on average", f"loses {greedy}, not significant (95%)"]
     assert missing("docs/built_in_model.md", expected) == []
-
-
-def test_the_place_of_the_question() -> None:
-    script = runpy.run_path(str(ROOT / "benchmarks/placement.py"))
-    assert script["table"]() in (ROOT / "docs/compare_settings.md").read_text(encoding="utf-8")
