@@ -85,7 +85,7 @@ class MDLM(LoadedModel):
         self._model = base if peft is None else checkpoints.load_adapter(base, peft, revision=self.revision)
         self._model.eval()
         self.peft = peft
-        self.adapter_weights = peft and checkpoints.files_digest(peft)
+        self.adapter_weights = peft and checkpoints.checkpoint_digest(peft, revision=self.revision)
         self.denoiser.model = self._model
         self._facts = None
 

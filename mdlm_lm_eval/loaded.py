@@ -89,6 +89,9 @@ class LoadedModel(HFLM):
         of_methods = {key: loading[key] for key in _OF_METHODS if key in loading}
         peft = str(loading.get("peft") or "") or None
         processes = None
+        if source["trust_remote_code"] and not self.family.remote_code and self.settings.model.modeling is None:
+            said = "trust_remote_code=true: the family %s computes by transformers' code, not by the checkpoint's"
+            logger.warning(said, self.family.name)
         if model is None:
             known = {*source, *of_methods, "tokenizer", "use_fast_tokenizer", "peft", *_WITHOUT_EFFECT}
             model, processes = self._network_from(name, source, {key: loading[key] for key in loading.keys() - known})
@@ -101,8 +104,9 @@ class LoadedModel(HFLM):
             self._rank, self._world_size = processes.process_index, processes.num_processes
         self.enable_thinking = of_methods.get("enable_thinking")
         # Computed at once, as a training may write into these folders during the evaluation.
-        self.weights = checkpoints.files_digest(name, source["subfolder"]) if name else None
-        self.adapter_weights = peft and checkpoints.files_digest(peft)
+        revision, identity = source["revision"], checkpoints.checkpoint_digest
+        self.weights = identity(name, source["subfolder"], revision=revision) if name else None
+        self.adapter_weights = peft and identity(peft, revision=revision)
         self.denoiser = self._denoiser()
 
     def _network_from(self, name: str, source: Mapping[str, Any], loading: dict[str, Any]) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ import torch
 from peft import PeftModel
 
 from mdlm_lm_eval import __version__
+from mdlm_lm_eval.arguments import source_of
 from mdlm_lm_eval.declared import as_record, silent_names
 from mdlm_lm_eval.loaded import LoadedModel
 from mdlm_lm_eval.loader import foreign_files
@@ -81,11 +82,17 @@ def _block_length_from(lm: LoadedModel) -> str | None:
     return "model_args" if is_typed else lm.model.config.to_dict().get("block_length_from", "config.json")
 
 
+def _code(lm: LoadedModel) -> dict[str, Any]:
+    """Returns what identifies a checkpoint's own code, which neither weights nor config show."""
+    return {"files": lm.weights} if source_of(lm.settings.loading)["trust_remote_code"] else {}
+
+
 def checked(lm: LoadedModel) -> dict[str, Any]:
     """Returns the facts that must be the same in a check and in a run for the check to apply to the run."""
     options = as_record(lm.settings.decoding).items()
     return {
         "weights": weights_digest(lm.model),
+        **_code(lm),
         "config": digest_of_settings(lm.model.config.to_dict()),
         "vocabulary": lm.vocabulary_digest,
         "package_version": __version__,
@@ -108,6 +115,7 @@ def fingerprint(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
         # A task's sampling options count only if the user did not set them.
         "set sampling options": sorted(lm.settings.explicit.intersection(SAMPLING_NAMES)),
         "weights": weights_digest(model),
+        **_code(lm),
         "config": facts["config_digest"],
         "adapter": digest_of_settings(model.active_peft_config.to_dict()) if is_adapted else None,
         "token frequencies": digest_of_file(lm.settings.decoding.token_frequencies),

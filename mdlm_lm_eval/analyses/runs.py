@@ -33,13 +33,13 @@ def run(given: Namespace) -> Report:
     own = vars(given).get("include_path")
     tasks = inputs.load_tasks(given.tasks, given.metadata, own)
     pretrained, adapter = str(given.model_args.get("pretrained", BUILT_IN)), given.model_args.get("peft")
-    subfolder, tokenizer = given.model_args.get("subfolder") or "", given.model_args.get("tokenizer")
+    beside = {name: given.model_args.get(name) for name in ("tokenizer", "subfolder", "revision")}
     settings = {  # everything that decides the results, except version, batch size and device
         "model": given.model,
         "pretrained": recorded_name(pretrained),
         "model_args": {name: value for name, value in given.model_args.items() if name not in ("pretrained", "peft")},
         # Further training changes the weights, but not the name of a checkpoint or adapter.
-        **checkpoints.digests_of_folders(pretrained, subfolder, tokenizer, adapter),
+        **checkpoints.digests_of_folders(pretrained, adapter, **beside),
         "adapter": adapter and recorded_name(str(adapter)),
         "tasks": sorted(tasks),
         "own_tasks": own and [digest_of_own_task(name, own) for name in sorted(tasks)],

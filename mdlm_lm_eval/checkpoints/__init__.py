@@ -26,5 +26,11 @@ from mdlm_lm_eval.checkpoints.tokenizers import (
     ids_after_answers,
     load_tokenizer,
 )
-from mdlm_lm_eval.checkpoints.weights import digests_of_folders, files_digest, load_model, load_network
+from mdlm_lm_eval.checkpoints.weights import (
+    checkpoint_digest,
+    digests_of_folders,
+    files_digest,
+    load_model,
+    load_network,
+)
 from mdlm_lm_eval.families import family_of, own_decoder, refuse_other_decoders

@@ -5,19 +5,20 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
+from huggingface_hub import hf_hub_download, snapshot_download
 from safetensors.torch import load_file
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.modeling_utils import local_torch_dtype
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils.hub import extract_commit_hash
 
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.families.remote import offered_class
@@ -205,13 +206,32 @@ def refuse_weights(pretrained: str, what: str, names: set[str], hint: str = "") 
         raise OptionError(f"pretrained={pretrained}: weights {what}: {listed}{more}{hint}")
 
 
-def files_digest(checkpoint: str, subfolder: str = "") -> str | None:
+def checkpoint_digest(checkpoint: str, subfolder: str = "", *, revision: str = "main") -> str | None:
+    """What identifies all files of a model or adapter: a digest, or the commit of a hub id. None if there are none."""
+    weights, others = (
+        files_digest(checkpoint, subfolder, revision=revision),
+        files_beside_weights_digest(checkpoint, subfolder),
+    )
+    return weights if others is None else hashlib.sha256(f"{weights} {others}".encode()).hexdigest()
+
+
+def _commit(hub_id: str, subfolder: str, revision: str) -> str | None:
+    """The commit of files on the hub, or else in its cache. A revision such as main may move."""
+    for file in ("config.json", "adapter_config.json", "tokenizer_config.json"):
+        with suppress(OSError, ValueError):  # no hub id, or neither the hub nor its cache has the file
+            path = hf_hub_download(hub_id, file, subfolder=subfolder, revision=revision)
+            return extract_commit_hash(path, None)
+    return None
+
+
+def files_digest(checkpoint: str, subfolder: str = "", *, revision: str = "main") -> str | None:
     """SHA-256 of the weights in a folder: names, sizes, the first and last MiB of each file, and 4 KiB every 8 MiB.
 
-    Training of a few modules, which may lie anywhere, changes some of these parts. None for a hub id, which a revision
-    identifies.
+    Training of a few modules, which may lie anywhere, changes some of these parts. The commit of a hub id.
     """
     folder = Path(model_path(checkpoint), subfolder)
+    if not folder.is_dir():
+        return _commit(checkpoint, subfolder, revision)
     paths = sorted(path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern) if path.is_file())
     if not paths:
         return None
@@ -229,16 +249,20 @@ def files_digest(checkpoint: str, subfolder: str = "") -> str | None:
     return digest.hexdigest()
 
 
-def digests_of_folders(pretrained: Any, subfolder: str, tokenizer: Any, adapter: Any) -> dict[str, str | None]:
+def digests_of_folders(
+    pretrained: Any, adapter: Any, *, tokenizer: Any, subfolder: Any, revision: Any
+) -> dict[str, str | None]:
     """Digests of what decides answers in the folders of a model, its tokenizer and its adapter, by names for a record.
 
-    The arguments are model arguments as they were typed. A digest is None for one that is not given, and for hub ids.
+    The arguments are model arguments as they were typed. A hub id has its commit. A digest is None for one that is not
+    given.
     """
+    subfolder, revision = str(subfolder or ""), str(revision or "main")
     return {
-        "weights": pretrained and files_digest(str(pretrained), subfolder),
+        "weights": pretrained and files_digest(str(pretrained), subfolder, revision=revision),
         "config_and_tokenizer": pretrained and files_beside_weights_digest(str(pretrained), subfolder),
-        "tokenizer": tokenizer and files_beside_weights_digest(str(tokenizer)),
-        "adapter_weights": adapter and files_digest(str(adapter)),
+        "tokenizer": tokenizer and checkpoint_digest(str(tokenizer), revision=revision),
+        "adapter_weights": adapter and files_digest(str(adapter), revision=revision),
         "adapter_config": adapter and files_beside_weights_digest(str(adapter)),
     }
 

@@ -116,7 +116,7 @@ class Claims:
         """
         arguments = dict(cell.arguments)
         pretrained, adapter = arguments.pop("pretrained", None), arguments.pop("peft", None)
-        subfolder, tokenizer = arguments.get("subfolder") or "", arguments.get("tokenizer")
+        beside = {name: arguments.get(name) for name in ("tokenizer", "subfolder", "revision")}
         arguments.pop("plugins", None)
         settings = {name: getattr(self.sweep, name) for name in _SHARED}
         settings |= {name: getattr(cell, name) for name in _OWN} | {
@@ -125,7 +125,7 @@ class Claims:
             "model_args": arguments,
             "task_suite": self._suite((cell.task,)),
             "own_task": self._own_task(cell.task, self.sweep.include_path),
-            **self._digests(pretrained, subfolder, tokenizer, adapter),
+            **self._digests(pretrained, adapter, **beside),
             "token_frequencies": digest_of_file(cell.arguments.get("token_frequencies")),
             "plugins": digests(cell.arguments) or None,
         }

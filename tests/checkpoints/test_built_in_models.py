@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from mdlm_lm_eval import load_denoiser, load_tokenizer
-from mdlm_lm_eval.checkpoints import files_digest
+from mdlm_lm_eval.checkpoints import checkpoint_digest, files_digest
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.models import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.tasks import prompts, questions, rule_sets
@@ -155,7 +155,19 @@ def test_the_built_in_model_has_a_name_and_needs_none() -> None:
         torch.testing.assert_close(denoiser.model(ids).logits, by_folder.model(ids).logits, atol=0, rtol=0)
     assert load_tokenizer().get_vocab() == load_tokenizer("built-in").get_vocab()
     assert files_digest("built-in") == files_digest(model_path("built-in")) is not None
-    assert files_digest("some/hub-id") is None
+
+
+def test_a_commit_or_all_files_identify_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    (refs := tmp_path / "models--org--name/refs").mkdir(parents=True)
+    found = set()
+    for commit, revision in (("a" * 40, "main"), ("b" * 40, "main"), ("c" * 40, "v1")):
+        (refs / revision).write_text(commit)
+        folder = shutil.copytree(model_path("built-in"), refs.parent / "snapshots" / commit)
+        (folder / "config.json").write_text(commit)
+        assert checkpoint_digest("org/name", revision=revision) == commit
+        found |= {files_digest(str(folder)), checkpoint_digest(str(folder))}
+    assert len(found) == 4  # the weights are the same
 
 
 def test_it_is_the_same_model_to_lm_eval() -> None:
@@ -165,13 +177,14 @@ def test_it_is_the_same_model_to_lm_eval() -> None:
     assert MDLM(tokenizer="built-in").tokenizer.get_vocab() == load_tokenizer().get_vocab()
 
 
-def test_the_weights_of_a_result_are_those_of_its_subfolder(tmp_path: Path) -> None:
+def test_a_result_names_the_weights_that_were_loaded_from_a_subfolder(tmp_path: Path) -> None:
     shutil.copytree(model_path("built-in"), tmp_path / "checkpoint-500")
     (tmp_path / "model.safetensors").write_bytes(b"other weights")
-    whole = files_digest(str(tmp_path / "checkpoint-500"))
+    whole, loaded = (of(str(tmp_path), "checkpoint-500") for of in (files_digest, checkpoint_digest))
     assert whole == files_digest("built-in")
     lm = MDLM(str(tmp_path), subfolder="checkpoint-500", device="cpu")
-    assert lm.get_model_info()["mdlm"]["weights"] == whole
+    shutil.rmtree(tmp_path / "checkpoint-500")
+    assert lm.get_model_info()["mdlm"]["weights"] == loaded != whole
 
 
 def test_training_of_a_few_modules_changes_the_digest_of_a_large_file(tmp_path: Path) -> None:

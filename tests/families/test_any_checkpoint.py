@@ -27,11 +27,11 @@ from transformers import (
 from mdlm_lm_eval import DecodingOptions, LikelihoodOptions, decode, log_likelihood
 from mdlm_lm_eval.analyses.__main__ import analyse
 from mdlm_lm_eval.check.__main__ import _parser, check
-from mdlm_lm_eval.checkpoints import load, load_denoiser
+from mdlm_lm_eval.checkpoints import checkpoint_digest, load, load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import closing_ids, encode_infill, prompt_ids
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.provenance import in_words
+from mdlm_lm_eval.provenance import fingerprint, in_words
 from tests.conftest import choice, edit_json, generation, rolling, tiny_model
 from tests.support.local_tasks import local_task
 
@@ -280,6 +280,8 @@ def test_its_code_runs_and_answers_do_not_depend_on_the_batch(remote: Path) -> N
     requests = [generation(text, doc=n, max_gen_toks=4) for n, text in enumerate(texts)]
     together = lm.generate_until(requests, disable_tqdm=True)
     assert together == [lm.generate_until([request], disable_tqdm=True)[0] for request in requests]
+    (remote / "doubling.py").write_text("")
+    assert fingerprint(lm, lm.record_of_all)["files"] == lm.weights != checkpoint_digest(str(remote))
 
 
 @pytest.mark.parametrize(
