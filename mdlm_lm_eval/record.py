@@ -116,6 +116,7 @@ class TaskRecord:
     repeated: the number of questions that were asked several times, of their answers, and of distinct answers.
     errors: document, number of the choice and standard error in nats of each estimated log-likelihood.
     longer_continuations: the number of continuations longer than `n_masks`, which were scored at their own lengths.
+    short_answers: the number of answers that a server ended for their length before they had all tokens.
     """
 
     requests: int = 0
@@ -134,6 +135,7 @@ class TaskRecord:
     repeated: Counter[str] = field(default_factory=Counter)
     errors: list[tuple[int | None, int, float]] = field(default_factory=list)
     longer_continuations: int = 0
+    short_answers: int = 0
 
     def audit(self, doc_id: int | None, cached: Answer, exact: Answer) -> None:
         """Compares two answers. Tokens count only if the strings differ, as those after a stop string do not matter."""
@@ -207,8 +209,8 @@ class TaskRecord:
         if self.first_tokens:
             facts["first_token"] = self._first_token()
         facts |= {"repeated": dict(self.repeated)} if self.repeated else {}
-        if self.longer_continuations:
-            facts["longer_continuations"] = self.longer_continuations
+        for name in ("longer_continuations", "short_answers"):
+            facts |= {name: n} if (n := getattr(self, name)) else {}
         if self.errors:
             errors = [error for _, _, error in sorted(self.errors, key=lambda one: (one[0] or 0, one[1]))]
             facts["standard_error"] = [min(errors), max(errors)]

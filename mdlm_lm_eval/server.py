@@ -35,7 +35,7 @@ from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
 from mdlm_lm_eval.jobs.request_cache import RequestCache
 from mdlm_lm_eval.jobs.shared import PreparedRequest, in_drawn_order, seeds_of, task_of, warn_of_unknown
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.model.text import count_unknown, prompt_ids
+from mdlm_lm_eval.model.text import count_unknown, prompt_ids, stop_ids
 from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
@@ -46,7 +46,7 @@ from mdlm_lm_eval.options import (
     parse_whole,
     shown,
 )
-from mdlm_lm_eval.record import Answer, RunRecord, facts_of_run
+from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord, facts_of_run
 from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import UNKNOWN
@@ -66,7 +66,10 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI  # noqa: E402
 # Options that have their defaults on every server.
 _ALIKE = ("mask_ratio", "filler", "n_fillers", "escape_until", "unfinished_thinking", "early_exit")
 _SECRETS = ("token", "auth_token", "header", "api_key")
-_OTHER_TEMPLATE = "The server counts %d prompt tokens, and the chat template of %s makes %d: the templates differ"
+_OTHER_PROMPT = "The server counts %d prompt tokens, and %s of %s makes %d: prompts differ, or the server cuts them"
+_SHORT = "The server ended an answer of %d tokens for its length, and %d were asked for: its own limit is lower"
+# What a server says of itself that changes no answer.
+_OF_SPEED = ("tp_size", "dp_size", "max_running_requests")
 
 
 @dataclass(kw_only=True)
@@ -310,7 +313,7 @@ class MDLMServer(LocalCompletionsAPI):
         if request.until and engine.stops and not self.think_end_token:
             body["stop"] = list(request.until)
         if engine.stop_ids and not self.chat:
-            body["stop_token_ids"] = sorted(self.end_ids)
+            body["stop_token_ids"] = sorted(self.end_ids | stop_ids(self.tokenizer, request.until))
         return body | dict(engine.sent)
 
     def _prompt(self, instance: Instance, n_tokens: int) -> tuple[list[int], dict[str, Any], int]:
@@ -392,20 +395,47 @@ class MDLMServer(LocalCompletionsAPI):
         seconds, self._arrived = now - self._arrived, now
         usage = outputs.get("usage") or {}
         serving.check_engine(self.engine, outputs)
-        if self.chat and not self.prompt_tokens and (said := usage.get("prompt_tokens")):
-            self.prompt_tokens = {"said": said, "here": (here := int(jobs[0].numbers["prompt_tokens"]))}
-            if said != here:
-                logger.warning(_OTHER_TEMPLATE, said, self.pretrained, here)
+        self._compare_lengths(jobs[0], usage)
         passes = usage.get("nfe", outputs.get("nfe"))
         amounts = {"answer_tokens": usage.get("completion_tokens"), "forward_passes": passes, "seconds": seconds}
         known = {key: value for key, value in amounts.items() if value is not None}
         for job in jobs:
             kind = job.instance.request_type
-            job.add_to(self.record, kind, known, None if job.exact is None else self._answer(job.answer))
+            task = job.add_to(self.record, kind, known, None if job.exact is None else self._answer(job.answer))
+            if "choices" in outputs:
+                self._record_ending(task, job, outputs["choices"][0], usage.get("completion_tokens"))
             if self.request_cache:
                 self.request_cache.save(kind, [(job.instance.args, job.answer, job.own_seed)], self.record)
             known = {}
         return []
+
+    def _compare_lengths(self, job: ServerJob, usage: Mapping[str, Any]) -> None:
+        """Compares the server's number of prompt tokens with ours. What is missing counts as cut off.
+
+        The first text or chat of a run only shows whether tokenizers and templates agree.
+        """
+        said, here = usage.get("prompt_tokens"), int(job.numbers.get("prompt_tokens", 0))
+        if not said or not here:
+            return
+        first = not self.prompt_tokens
+        known = self.prompt_tokens = self.prompt_tokens or {"said": said, "here": here}
+        if first and said != here:
+            logger.warning(
+                _OTHER_PROMPT, said, "the chat template" if self.chat else "the tokenizer", self.pretrained, here
+            )
+        if isinstance(job.payload.get("prompt"), list) or known["said"] == known["here"]:
+            job.truncated += max(0, here - said)
+
+    def _record_ending(self, task: TaskRecord, job: ServerJob, choice: Mapping[str, Any], n_tokens: int | None) -> None:
+        """Records an answer that is thinking alone, kept apart by the server, and one shorter than asked for."""
+        message = choice.get("message") or {}
+        if not serving.text_of(choice) and (message.get("reasoning_content") or message.get("reasoning")):
+            task.endings["unfinished_thinking"] += 1
+        asked = int(job.numbers.get("returned_tokens", 0))
+        if choice.get("finish_reason") == "length" and n_tokens and n_tokens < asked:
+            if not any(one.short_answers for one in self.record.tasks.values()):
+                logger.warning(_SHORT, n_tokens, asked)
+            task.short_answers += 1
 
     def _answer_to(self, job: ServerJob, outputs: Mapping[str, Any]) -> Any:
         """Returns the answer to a job as lm-eval expects it."""
@@ -525,8 +555,10 @@ class MDLMServer(LocalCompletionsAPI):
         server = {"engine": self.engine, "version": self.version, "model": model_name(self.model), "facts": self.facts}
         server |= {"said": self.said, "stated": self.stated, "unknown": unknown, "ignored": self.ignored}
         server |= {"concurrency": self._concurrent}
+        if self.prompt_tokens:
+            server["prompt_tokens"] = self.prompt_tokens
         if self.chat:
-            server |= {"chat_template": "the server's", "prompt_tokens": self.prompt_tokens}
+            server["chat_template"] = "the server's"
         if seconds:
             server["requests_per_second"] = sum(task["requests"] for task in tasks) / seconds
             server |= {"tokens_per_second": tokens / seconds} if tokens else {}
@@ -555,7 +587,13 @@ class MDLMServer(LocalCompletionsAPI):
         """Takes lm-eval's request cache. Raises OptionError if another server or other settings filled it."""
         if cache_hook.dbdict is not None:
             facts = {"engine": self.engine, "version": self.version, "model": self.model, "max_length": self.max_length}
-            facts |= {"plugins": loader.plugins()}
+            facts |= {
+                "plugins": loader.plugins(),
+                "pretrained": self.pretrained,
+                "tokenizer": self.tokenizer.name_or_path,
+            }
+            facts |= {name: getattr(self, name) for name in ("chat", "think_end_token", "add_bos_token")}
+            facts |= {f"server {name}": fact for name, fact in self.facts.items() if name not in _OF_SPEED}
             effective, silent = self._effective(self.settings.decoding), silent_names()
             options = {f"decoding {name}": value for name, value in effective.items() if name not in silent}
             self.request_cache = RequestCache(cache_hook.dbdict, facts | options)

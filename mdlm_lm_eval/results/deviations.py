@@ -107,6 +107,8 @@ def _of_options(file: ResultFile, result: TaskResult) -> Iterator[Deviation]:
 def _of_task(result: TaskResult) -> Iterator[Deviation]:
     if n := result.counts["longer_continuations"]:
         yield Deviation("longer_continuations", str(n), said=longer_in_words(n))
+    if n := result.counts["short_answers"]:
+        yield Deviation("short_answers", str(n), said=f"{n} answers that the server ended before max_gen_toks")
     if result.repeats > 1:
         yield Deviation("repeats", str(result.repeats))
     if (place := result.metadata.get("query_position", "trailing")) != "trailing":

@@ -67,6 +67,7 @@ class RecordOfTask(Ranges, total=False):
     requests: Count
     truncated_prompts: Count
     longer_continuations: Count
+    short_answers: Count
     cost: dict[str, Amount]
     cache: str | None
     audit: Audit | None

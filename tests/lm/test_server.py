@@ -69,11 +69,11 @@ def numbered(count: int, **gen_kwargs: Any) -> list[Instance]:
 def test_every_engine_gets_requests_that_it_takes(engine: str) -> None:
     with StandIn(echo, DIALECTS[engine]) as server:
         lm = lm_of(server, num_concurrent=2)
-        (answer,) = lm.generate_until([generation("one two", max_gen_toks=8, until=["."])])
+        (answer,) = lm.generate_until([generation("one two", max_gen_toks=8, until=[".", "<|pad|>"])])
         (sent,) = server.served
         facts = facts_of(lm)
-    ids, ends = lm.tok_encode("one two"), sorted(lm.end_ids)
-    base = {"model": "served", "stream": False, "max_tokens": 8, "stop": ["."]}
+    ids, ends = lm.tok_encode("one two"), sorted({*lm.end_ids, 3748})  # with <|pad|>, which no text shows
+    base = {"model": "served", "stream": False, "max_tokens": 8, "stop": [".", "<|pad|>"]}
     seed, greedy = {"seed": sent.get("seed")}, {"temperature": 0.0}
     assert sent == base | {
         "sglang": {"prompt": ids, "stop_token_ids": ends, **greedy},
@@ -299,6 +299,21 @@ def test_what_is_no_answer_is_an_error_that_names_the_request(body: Any, why: st
         assert lm_of(server).generate_until(requests[:1]) == [""]  # it ended at once
 
 
+def test_what_a_server_leaves_out_is_recorded(checkpoint: Path) -> None:
+    with StandIn(
+        lambda _: completion("half", 4, "length") | {"usage": {"prompt_tokens": 8, "completion_tokens": 4}}
+    ) as server:
+        lm = lm_of(server)
+        lm.generate_until(numbered(3))  # prompts of 6, 10 and 14 tokens, answers of 8
+        task = facts_of(lm)["tasks"]["task"]
+        assert [task[name] for name in ("truncated_prompts", "truncated_tokens", "short_answers")] == [2, 8, 3]
+        thinking = {"message": {"content": None, "reasoning_content": "It is 4"}, "finish_reason": "stop"}
+        server.answer = lambda _: {"choices": [thinking], "usage": {"completion_tokens": 4}}
+        lm = lm_of(server, chat=True, pretrained=str(checkpoint))
+        assert lm.generate_until(chats(*numbered(1))) == [""]
+        assert facts_of(lm)["tasks"]["task"]["endings"]["unfinished_thinking"] == 1
+
+
 @pytest.mark.usefixtures("_no_waiting")
 def test_a_killed_server_is_asked_only_for_what_is_missing(tmp_path: Path) -> None:
     path, sampled = str(tmp_path / "cache.db"), numbered(2, temperature=1.0)
@@ -328,8 +343,9 @@ def test_a_killed_server_is_asked_only_for_what_is_missing(tmp_path: Path) -> No
     for facts in (facts_of(lm), facts_of(again)):
         task = facts["tasks"]["task"]
         assert (task["requests"], task["cost"]["answer_tokens"]) == (10, 40)
-    with StandIn(echo) as server, pytest.raises(OptionError, match="threshold was 'unknown' and is 0"):
-        CachingLM(lm_of(server, seed=1, settings={"confidence_threshold": 0.5}), path)
+    changes = "threshold was 'unknown' and is 0.95; .*server dtype was not set .*think_end_token was None and is '!'"
+    with StandIn(echo, sglang()) as server, pytest.raises(OptionError, match=changes):
+        CachingLM(lm_of(server, seed=1, think_end_token="!"), path)
 
 
 # A real decoder behind the server
