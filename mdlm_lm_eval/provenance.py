@@ -19,7 +19,7 @@ from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import RunRecord, digest_of_file, digest_of_settings, facts_of_run, weights_digest
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.files import read_json
-from mdlm_lm_eval.results.names import adapter_name, adapter_recipe
+from mdlm_lm_eval.results.names import adapter_name, adapter_recipe, other_base
 from mdlm_lm_eval.results.text import audit_in_words, cost_in_words, kept_in_words, settings_in_words
 
 _IN_EFFECT = ("n_masks", "steps", "block_length", "cache")  # options whose effect `settings_in_words` names
@@ -56,6 +56,7 @@ def provenance(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
         "pretrained": lm.name,
         "adapter": lm.peft and adapter_name(lm.peft),
         "adapter_recipe": lm.peft and adapter_recipe(lm.peft),
+        "adapter_base": lm.peft and other_base(model.active_peft_config.base_model_name_or_path, lm.name),
         "device": str(device),
         "device_name": device_name(device),
         "torch": torch.__version__,
@@ -164,6 +165,7 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
     for name in sorted({*facts["explicit_options"], *(by_requests - {"max_gen_toks"})} - said):
         values = {shown(one["options"][name]) for one in facts["settings"] if name in one["options"]}
         words += [f"{name}={value}" for value in sorted(values)]
+    words += [f"an adapter of {facts['adapter_base']}"] if facts["adapter_base"] else []
     words += [f"ignore_weights={facts['ignore_weights']}"] if facts["ignore_weights"] else []
     words += ["each row alone (padding changes the model's logits)"] if facts["rows_alone"] else []
     source = facts["block_length_from"]

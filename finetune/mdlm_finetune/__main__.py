@@ -27,7 +27,7 @@ def main() -> None:
 
 def _run(words: list[str]) -> None:
     from mdlm_finetune.card import evaluate
-    from mdlm_finetune.run import finetune, write_merged
+    from mdlm_finetune.run import check_base, finetune, write_merged
 
     run = read_arguments(words)
     recipe = run.recipe
@@ -35,8 +35,10 @@ def _run(words: list[str]) -> None:
         finetune(run)
     if run.training.process_index > 0:
         return
-    if recipe.evaluate and recipe.merge:
-        write_merged(recipe)
+    if recipe.evaluate:
+        check_base(recipe)
+        if recipe.merge:
+            write_merged(recipe)
     if recipe.evaluation_limit > 0:
         evaluate(recipe)
     print("written:", recipe.folder, *([recipe.beside("merged")] if recipe.merge else []))

@@ -1,5 +1,6 @@
 """Training examples: rows of a file or a hub dataset in the model's format, or generated number questions."""
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mdlm_finetune.recipe import NUMBER_QUESTIONS, Recipe, Run
 from mdlm_lm_eval.checkpoints import end_of_turn_ids
-from mdlm_lm_eval.model.text import closing_ids
+from mdlm_lm_eval.model.text import prompt_ids
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.tasks import prompts, questions
 
@@ -87,14 +88,18 @@ def number_questions(seed: int) -> Iterator[tuple[str, str]]:
 def _generated(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, Tokens | str]]:
     for number, (prompt, answer) in zip(range(run.n_examples), number_questions(run.recipe.seed), strict=False):
         answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
-        yield number, (tokenizer(prompt)["input_ids"], [*answer_ids, tokenizer.eos_token_id])
+        yield number, (prompt_ids(tokenizer, prompt, None), [*answer_ids, tokenizer.eos_token_id])
 
 
 def _stored(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, Tokens | str]]:
     """Row numbers with the tokens of each row, or why it is skipped. The seed determines the order."""
     special_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
-    n_closing = len(closing_ids(tokenizer))  # tokens that end a text, which lm_eval drops, too
+    unread: set[str] = set()
     for number, row in _rows(run.recipe):
+        if new := row.keys() - unread - set(re.findall(r"\w+", COLUMNS)):
+            unread |= new
+            if run.training.process_index == 0:
+                print(f"columns that are not read: {', '.join(sorted(new))}", file=sys.stderr)
         messages, answer = conversation(row)
         texts = [message["content"] for message in messages]
         if not answer.strip():
@@ -105,9 +110,9 @@ def _stored(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int,
         elif run.recipe.apply_chat_template:
             yield number, _templated(messages, answer, tokenizer)
         else:
-            ids = tokenizer("".join(text + TURN_SEPARATOR for text in texts))["input_ids"]
+            ids = prompt_ids(tokenizer, "".join(text + TURN_SEPARATOR for text in texts), None)
             answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
-            yield number, (ids[: len(ids) - n_closing], [*answer_ids, tokenizer.eos_token_id])
+            yield number, (ids, [*answer_ids, tokenizer.eos_token_id])
 
 
 def _rows(recipe: Recipe) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -149,9 +154,8 @@ def _templated(messages: list[Message], answer: str, tokenizer: PreTrainedTokeni
     whole = tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": answer}], tokenize=False)
     if not whole.startswith(before):
         raise OptionError("apply_chat_template: the template renders a prompt differently once it is answered")
-    prompt_ids: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
     answer_ids: list[int] = tokenizer(whole[len(before) :], add_special_tokens=False)["input_ids"]
     # The answer ends at the end of the turn. A line break may follow, or LLaDA's header of the next message.
     ends = end_of_turn_ids(tokenizer) | {tokenizer.eos_token_id}
     end = next((index for index, id in enumerate(answer_ids) if id in ends), len(answer_ids))
-    return prompt_ids, answer_ids[: end + 1]
+    return prompt_ids(tokenizer, before, None), answer_ids[: end + 1]

@@ -33,11 +33,12 @@ from mdlm_finetune.data import Example, load_examples
 from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
 from mdlm_finetune.recipe import Recipe, Run, decides_weights
 from mdlm_lm_eval import load_denoiser, load_tokenizer
-from mdlm_lm_eval.checkpoints import context_length, load_config
+from mdlm_lm_eval.checkpoints import adapter_config, context_length, load_config
 from mdlm_lm_eval.loader import digests
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import whole_folder, write_whole
+from mdlm_lm_eval.results.names import other_base
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +210,11 @@ def finetune(run: Run) -> DiffusionTrainer:
         examples = load_examples(run, tokenizer)
         attention = recipe.attn_implementation
         denoiser = load_denoiser(recipe.model_name_or_path, dtype=recipe.dtype, attn_implementation=attention)
+        if denoiser.attention.causal_context:
+            raise OptionError(
+                f"model_name_or_path={recipe.model_name_or_path}: a block sees finished ones causally, and training "
+                "runs all blocks of an answer in one pass"
+            )
         _add_adapter(denoiser, recipe)
         special_ids = denoiser.mask_token_id, tokenizer.eos_token_id
         collator = Collator(run.objective, *special_ids, recipe.longest, recipe.seed)
@@ -253,6 +259,13 @@ def _for_model(run: Run, tokenizer: PreTrainedTokenizerBase) -> Run:
     return run._replace(recipe=replace(recipe, max_length=min(recipe.longest, context)), settings=settings)
 
 
+def check_base(recipe: Recipe) -> None:
+    """Raises OptionError if the adapter in `output_dir` was trained on another model than the recipe's."""
+    if base := other_base(adapter_config(recipe.output_dir).base_model_name_or_path, recipe.model_name_or_path):
+        here = recipe.model_name_or_path
+        raise OptionError(f"{recipe.folder} was trained on {base}; model_name_or_path is {here}")
+
+
 def write_merged(recipe: Recipe) -> None:
     """Writes OUTPUT_DIR.merged, the model with the adapter of `output_dir` folded in."""
     merged = recipe.beside("merged")
@@ -266,17 +279,37 @@ def write_merged(recipe: Recipe) -> None:
 
 
 def _add_adapter(denoiser: Denoiser, recipe: Recipe) -> None:
-    """Puts a new LoRA adapter around the denoiser's model."""
+    """Puts a new LoRA adapter around the denoiser's model. Raises OptionError as `_check_targets` does."""
     targets = recipe.lora_target_modules
     # PEFT takes a text as a regular expression for whole names, and the elements of a list as names.
     modules = targets[0] if len(targets) == 1 and not re.fullmatch(r"[\w.]+", targets[0]) else targets
     scale = {"r": recipe.lora_r, "lora_alpha": recipe.lora_alpha, "lora_dropout": recipe.lora_dropout}
     set_seed(recipe.seed)  # for LoRA's random matrices
     denoiser.model = get_peft_model(denoiser.model, LoraConfig(target_modules=modules, **scale))
+    _check_targets(denoiser.model, modules)
     # Otherwise PEFT would record the path of the built-in model on this machine.
     denoiser.model.peft_config["default"].base_model_name_or_path = recipe.model_name_or_path
     # Otherwise PEFT would read the base checkpoint's config with transformers' class, which fails for our families.
     denoiser.model.save_pretrained = partial(denoiser.model.save_pretrained, save_embedding_layers=False)
+
+
+def _check_targets(model: PeftModel, modules: str | list[str]) -> None:
+    """Raises OptionError for a name that no module has, and warns of linear layers that `all-linear` leaves out.
+
+    PEFT ignores such a name beside others. It takes the names of a mixture's experts for all that are called so.
+    """
+    config, head = model.peft_config["default"], model.get_output_embeddings()
+    plain = [name for name, each in model.named_modules() if type(each) is nn.Linear and each is not head]
+    plain = [name for name in plain if not name.endswith(".base_layer") and "lora_" not in name]
+    if modules == "all-linear" and plain:
+        logger.warning(
+            "lora_target_modules=all-linear: PEFT leaves out %d linear layers, such as %s", len(plain), plain[0]
+        )
+    adapted = [f".{name}" for name in model.base_model.targeted_module_names]
+    for name in modules if isinstance(modules, list) else ():
+        if name in config.target_modules and not any(one.endswith(f".{name}") for one in adapted):
+            others = ", ".join(sorted({one.rpartition(".")[2] for one in (*adapted, *plain)}))
+            raise OptionError(f"lora_target_modules={name}: no module has this name; there are {others}")
 
 
 def _train(trainer: DiffusionTrainer, checkpoint: str | None) -> None:

@@ -1,5 +1,6 @@
 """PEFT adapters, including those that were trained on the modules of a family's remote code."""
 
+import logging
 import os
 import re
 import warnings
@@ -18,7 +19,9 @@ from transformers import PreTrainedModel
 from mdlm_lm_eval.checkpoints.weights import refused_pickles
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.names import model_name, other_base
 
+logger = logging.getLogger(__name__)
 PREFIX = "base_model.model."
 WHOLE_MODULE_COPY = re.compile(r"\.(modules_to_save|original_module)(\.default)?(?=\.)")
 LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.|$)")
@@ -44,6 +47,8 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -
     Raises OptionError if the adapter's weights do not fit, and as `adapter_config` does.
     """
     config = adapter_config(peft, revision=revision)
+    if base := other_base(config.base_model_name_or_path, model.config.name_or_path):
+        logger.warning("peft=%s was trained on %s, not on %s", peft, base, model_name(model.config.name_or_path))
     with refused_pickles(f"peft={peft}"):
         weights = load_peft_weights(os.path.expanduser(peft), device="cpu", revision=revision)
     parts = [

@@ -61,6 +61,8 @@ def deviations_of(file: ResultFile, result: TaskResult) -> list[Deviation]:
     in_columns = {*defaults_of(DecodingOptions), *defaults_of(LikelihoodOptions), *silent_names(), OLD_SAMPLER}
     silent = _SILENT_ARGUMENTS | in_columns | result.options.keys()  # those of plug-ins, too
     found += [Deviation(name, str(value)) for name, value in sorted(file.model_args.items()) if name not in silent]
+    if base := file.mdlm.get("adapter_base"):
+        found.append(Deviation("adapter_base", base, said=f"an adapter of {base}"))
     if file.system_instruction:
         said = f"system instruction {file.system_instruction!r}"
         found.append(Deviation("system_instruction", file.system_instruction, said=said))

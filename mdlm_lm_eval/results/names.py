@@ -37,6 +37,12 @@ def adapter_name(peft: str) -> str:
     return name or model_name(peft)
 
 
+def other_base(base: str | None, pretrained: str | None) -> str | None:
+    """The name of the checkpoint that an adapter says it was trained on, if that is not `pretrained`; else None."""
+    trained_on, here = (model_name(name).rpartition("/")[2] for name in (base, pretrained))
+    return trained_on if base and pretrained and trained_on != here else None
+
+
 def adapter_recipe(peft: str) -> str:
     """The digest of the recipe without its seed in an adapter's model card, "" if it has none."""
     return str(_card(peft).get("recipe_digest") or "")

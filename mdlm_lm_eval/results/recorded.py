@@ -142,6 +142,7 @@ class OfModel(TypedDict, total=False):
     pretrained: Required[str | None]
     adapter: Required[str | None]
     adapter_recipe: str | None  # a digest of the adapter's recipe without its seed
+    adapter_base: str | None  # the model that the adapter was trained on, if it is another one
     settings: Required[list[OptionsOfTasks]]
     tasks: Required[dict[str, RecordOfTask]]
     task_suite: dict[str, str | None] | None  # the few-shot suite's version and hash; empty for other tasks

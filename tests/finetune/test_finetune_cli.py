@@ -97,9 +97,8 @@ def here(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_is_refused(
     given: str, message: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        sys, "argv", ["mdlm-finetune", *flags("data.jsonl", "model", "out/a", "max_steps=1"), *given.split()]
-    )
+    words = [*flags("data.jsonl", "model", "out/a", "max_steps=1"), *given.split()]
+    monkeypatch.setattr(sys, "argv", ["mdlm-finetune", *words])
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2

@@ -77,13 +77,18 @@ def test_columns() -> None:
         conversation({"text": "t", "label": 0})
 
 
-def test_a_closing_token_is_no_part_of_the_prompt(tmp_path: Path) -> None:
+def test_a_prompt_has_the_tokens_that_lm_eval_gives_it(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<|pad|> $A <|eos|>", special_tokens=[("<|pad|>", 0), ("<|eos|>", 1)]
     )
     path = write_rows(tmp_path / "data.jsonl", [{"prompt": "q", "response": "a"}])
     assert read(path, tokenizer=tokenizer) == [("<|pad|>q\n\n", "a<|eos|>")]
+    tokenizer.bos_token = "<|pad|>"  # which the template leaves to the tokenizer
+    assert read(path, "--apply_chat_template", tokenizer=tokenizer) == [("<|pad|><user>q<assistant>", "a")]
+    flags = ["--output_dir=out", "--dataset_name=number_questions", "--max_train_samples=1", "--max_length=4000"]
+    (generated,) = load_examples(read_arguments(flags), tokenizer)
+    assert tokenizer.decode(generated.prompt_ids).endswith("Answer:[")
 
 
 def test_rows_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from mdlm_finetune.card import N_MASKS, Scored, evaluate, fill_in_scores
 from mdlm_finetune.objective import Objective
 from mdlm_finetune.objectives.sft import Sft
 from mdlm_finetune.recipe import Run, read_arguments
-from mdlm_finetune.run import finetune, write_merged
+from mdlm_finetune.run import check_base, finetune, write_merged
 from mdlm_lm_eval import load_denoiser
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
@@ -53,6 +53,8 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path, prompts: Path)
     finetune(small(adapter, checkpoint, prompts))
     assert not list(tmp_path.rglob("training_args.bin"))  # a pickle with paths of this machine
     assert load_denoiser(str(checkpoint), peft=str(adapter)).mask_token_id == 2
+    with pytest.raises(OptionError, match=f"was trained on {checkpoint.name}; model_name_or_path is built-in"):
+        check_base(small(adapter, Path("built-in"), prompts).recipe)
     text = (adapter / "README.md").read_text()
     assert f"base_model: {checkpoint.name}\n" in text
     assert str(tmp_path) not in text
@@ -185,23 +187,22 @@ def test_lora_target_modules_may_be_a_regular_expression(tmp_path: Path, checkpo
 
 
 def test_the_default_length_is_at_most_the_models_context(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
-    words = [
-        "--max_steps=1",
-        "--per_device_train_batch_size=1",
-        "--gradient_accumulation_steps=1",
-        "--disable_tqdm=true",
-    ]
-    words += [f"--model_name_or_path={checkpoint}", f"--train_file={prompts}", f"--output_dir={tmp_path / 'adapter'}"]
-    trainer = finetune(read_arguments(words))
+    words = ["max_steps=1", "per_device_train_batch_size=1", "gradient_accumulation_steps=1", "disable_tqdm=true"]
+    words += [f"model_name_or_path={checkpoint}", f"train_file={prompts}", f"output_dir={tmp_path / 'adapter'}"]
+    trainer = finetune(read_arguments([f"--{word}" for word in words]))
     assert trainer.collator.max_length == 256
     assert "max_length: 256\n" in (tmp_path / "adapter" / "README.md").read_text()
 
 
-def test_a_model_without_an_end_of_text_is_refused(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
+def test_a_model_that_cannot_be_trained_is_refused(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
     model = shutil.copytree(checkpoint, tmp_path / "model")
     edit_json(model / "tokenizer_config.json", eos_token=None)
     with pytest.raises(OptionError, match=r"names no end-of-text token.*\[SEP\]"):
         finetune(small(tmp_path / "adapter", model, prompts))
+    causal = shutil.copytree(GOLDEN / "nemotron_labs_diffusion", tmp_path / "causal")
+    tiny_tokenizer(160).save_pretrained(causal)
+    with pytest.raises(OptionError, match="a block sees finished ones causally"):
+        finetune(small(tmp_path / "adapter", causal, prompts))
 
 
 def test_folders_of_another_run_are_refused(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:

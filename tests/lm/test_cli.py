@@ -25,6 +25,7 @@ from mdlm_lm_eval.checkpoints import load_denoiser
 from mdlm_lm_eval.command_line import ending_well
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.provenance import in_words
 from mdlm_lm_eval.results.files import write_whole
 from tests.conftest import data, edit_json, generation, refused, tiny_model, tiny_tokenizer
 from tests.support.commands import run
@@ -268,3 +269,6 @@ def test_an_adapter_around_a_tied_output_head(tmp_path: Path) -> None:
     get_peft_model(model, LoraConfig(r=2, target_modules=["lm_head"])).save_pretrained(tmp_path)
     lm = MDLM(peft=str(tmp_path), device="cpu", batch_size=1)
     assert lm.model.get_output_embeddings().weight.data_ptr() == lm.model.get_input_embeddings().weight.data_ptr()
+    edit_json(tmp_path / "adapter_config.json", base_model_name_or_path="you/another")
+    lm.use_adapter(str(tmp_path))
+    assert "an adapter of another" in in_words(lm.get_model_info()["mdlm"], False)["settings"]

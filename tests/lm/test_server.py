@@ -300,9 +300,8 @@ def test_what_is_no_answer_is_an_error_that_names_the_request(body: Any, why: st
 
 
 def test_what_a_server_leaves_out_is_recorded(checkpoint: Path) -> None:
-    with StandIn(
-        lambda _: completion("half", 4, "length") | {"usage": {"prompt_tokens": 8, "completion_tokens": 4}}
-    ) as server:
+    short = completion("half", 4, "length") | {"usage": {"prompt_tokens": 8, "completion_tokens": 4}}
+    with StandIn(lambda _: short) as server:
         lm = lm_of(server)
         lm.generate_until(numbered(3))  # prompts of 6, 10 and 14 tokens, answers of 8
         task = facts_of(lm)["tasks"]["task"]
