@@ -230,9 +230,7 @@ def test_predictions_are_what_decoding_writes_first_in_blocks_from_the_prompts_e
     attention = AttentionPattern(4, "prompt_end")
     denoiser = Denoiser(tiny_model(), mask_token_id=MASK, pad_token_id=0, attention=attention, shift=True)
     texts = [[n % 250 + 3 for n in range(length)] for length in (9, 14)]
-    prompts = [
-        Prompt(ids + [MASK] * 6, n := len(ids), [*range(n, n + 6)], [*range(n)], [], "A", n) for ids in texts
-    ]
+    prompts = [Prompt(ids + [MASK] * 6, n := len(ids), [*range(n, n + 6)], [*range(n)], [], "A", n) for ids in texts]
     answers = decode(denoiser, texts, DecodingOptions(n_masks=6, steps_per_block=1))
     assert [token for token, *_ in runs.predict(denoiser, prompts)] == [answer[0] for answer in answers]
 
