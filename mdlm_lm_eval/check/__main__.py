@@ -173,10 +173,8 @@ def _verdict(found: dict[str, Any]) -> str:
     same = found["equal_strings"]
     if found["recognised"]["dtype"] == "float32" and min(same["same_strings"].values()) < same["answers"]:
         faults.append("float32 strings differ")
-    compared = [name for name in ("logits", "choices") if name in found]
-    if faults:
-        return f"fault: {'; '.join(faults)}"
-    return f"no fault, compared {' and '.join(compared)}" if compared else "no fault"
+    compared = [name for name, rows in (("logits", "canvases"), ("choices", "passes")) if found.get(name, {}).get(rows)]
+    return f"fault: {'; '.join(faults)}" if faults else f"no fault, compared {' and '.join(compared) or 'nothing'}"
 
 
 def table(found: Mapping[str, Any], path: Path) -> str:

@@ -113,7 +113,7 @@ def test_mdlm_check_finds_a_tokenizer_that_knows_no_word(
     assert found["verdict"] == "fault: 60% of the prompts' tokens are unknown to the tokenizer"
     assert found["noise_floor"]["left_out"].startswith("the tokenizer does not know English; ")
     edit_json(bert_folder / "tokenizer.json", normalizer={"type": "Lowercase"})
-    assert check(given)["verdict"] == "no fault"
+    assert check(given)["verdict"] == "no fault, compared nothing"
     assert len([*(tmp_path / "cache").rglob("*.json")]) == 2
 
 
