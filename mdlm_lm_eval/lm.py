@@ -53,6 +53,7 @@ _NO_SLOTS = "%d of %d prompts hold <|mask|> as plain text; a task's infill: true
 _OTHER_DECODER = "pretrained=%s was trained for a decoder of its own, which %s; use %s"
 _ONE_BLOCK = "block_length is longer than %d of %d canvases, which are one block each; the shortest has %d masks"
 _UNFINISHED = "%d of %d answers end before think_end_token=%s (unfinished_thinking=%s); raise max_gen_toks"
+_KEPT = "%d answers hold %s, so that their thinking is scored; set think_end_token"
 _CLOSED = "%d of %d prompts end thinking before it begins (chat template or gen_prefix), although it was asked for"
 _LONGER = "%d of %d continuations are longer than n_masks=%d and scored at their own lengths, of up to %d tokens"
 
@@ -110,6 +111,8 @@ class MDLM(LoadedModel):
         if n_unfinished := endings["unfinished_thinking"]:
             n = sum(endings[name] for name in ENDINGS)
             logger.warning(_UNFINISHED, n_unfinished, n, self.think_end_token, wanted[0].options.unfinished_thinking)
+        if n_kept := endings["thinking_kept"]:
+            logger.warning(_KEPT, n_kept, wanted[0].options.end_think)
         return [strings[n] for n in answered_by]
 
     def _with_closed_thinking(

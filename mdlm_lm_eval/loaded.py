@@ -16,7 +16,7 @@ from mdlm_lm_eval.jobs.shared import Batches
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.grouped_attention import use_grouped_attention
-from mdlm_lm_eval.model.text import closing_ids, encode_without_masks
+from mdlm_lm_eval.model.text import closing_ids, encode_without_masks, stop_ids
 from mdlm_lm_eval.models import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.options import OptionError, parse_whole
 from mdlm_lm_eval.record import digest_of_settings
@@ -103,6 +103,8 @@ class LoadedModel(HFLM):
             self.accelerator = processes
             self._rank, self._world_size = processes.process_index, processes.num_processes
         self.enable_thinking = of_methods.get("enable_thinking")
+        if isinstance(self.think_end_token, str):  # a decoded text does not show special tokens
+            self.think_end_token = next(iter(stop_ids(self.tokenizer, {self.think_end_token})), self.think_end_token)
         # Computed at once, as a training may write into these folders during the evaluation.
         revision, identity = source["revision"], checkpoints.checkpoint_digest
         self.weights = identity(name, source["subfolder"], revision=revision) if name else None

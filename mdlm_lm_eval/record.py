@@ -24,7 +24,7 @@ from mdlm_lm_eval.registry import package_digest
 from mdlm_lm_eval.results.suite import suite_info
 
 _VALUES_PER_PARAMETER = 16
-_OF_ENDINGS = ("empty", "at_once", "thinking_closed", *ENDINGS)
+_OF_ENDINGS = ("empty", "at_once", "thinking_closed", "thinking_kept", *ENDINGS)
 # Settings that only say where a model came from, or that the weights show.
 _SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype", "block_length_from"}
 
@@ -106,8 +106,8 @@ class TaskRecord:
         answer and the token are None if the answers are the same.
     caches: the KV caches in effect in generation tasks. `cache=auto` is recorded as exact or none, or as auto if the
         family's own method decodes.
-    endings: the number of answers with each of `ENDINGS`, of empty answers, of answers that end at once, and of prompts
-        that close thinking.
+    endings: the number of answers with each of `ENDINGS`, of empty answers, of answers that end at once, that hold
+        their thinking as no `think_end_token` is set, and of prompts that close thinking.
     first_tokens: those of single-token answers with known labels, in the pass that filled the slot, before any token
         was banned.
     traces: for each answer decoded with `trace`: document, repetition, text, and for each token its end in the text and

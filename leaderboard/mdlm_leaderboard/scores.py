@@ -349,6 +349,7 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
     counts = {
         "prompts cut off": result.counts["truncated_prompts"],
         "unfinished": result.counts["unfinished_thinking"],
+        "with their thinking": result.counts["thinking_kept"],
         "end at once": result.counts["at_once"] * result.has_several_tokens,
     }
     is_longer = result.counts["longer_continuations"] > 0

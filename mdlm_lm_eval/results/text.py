@@ -73,6 +73,8 @@ def settings_in_words(tasks: Collection[Mapping[str, Any]], has_chat_template: b
     words += [f"cache {' and '.join(caches)}"] if caches else []
     if n_closed := sum(of_task.get("endings", {}).get("thinking_closed", 0) for of_task in tasks):
         words.append(f"{n_closed} prompts close thinking")
+    if n_kept := sum(of_task.get("endings", {}).get("thinking_kept", 0) for of_task in tasks):
+        words.append(f"{n_kept} answers with their thinking")
     if longer := sum(of_task.get("longer_continuations", 0) for of_task in tasks):
         words.append(longer_in_words(longer))
     if cut := sum(of_task.get("truncated_prompts", 0) for of_task in tasks):
