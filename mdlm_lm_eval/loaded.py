@@ -46,6 +46,7 @@ class LoadedModel(HFLM):
     """
 
     _model: Any  # set by HFLM
+    think_end_token: Any
     peft: str | None
 
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:

@@ -320,7 +320,7 @@ class GenerationJob:
         task = one.add_to(self.context.record, REQUEST_TYPE, answer.cost, answer)
         is_empty, is_closed = answer.cost["answer_tokens"] == 0, not one.request.thinks
         said = self.context.tokenizer.decode(completion.token_ids[: int(answer.cost["answer_tokens"])])
-        is_kept = self.context.think_end_token is None and one.options.end_think in said
+        is_kept = one.ending.think_end_token is None and one.request.options.end_think in said
         counts = {"empty": not answer.string.strip(), "at_once": is_empty}
         counts |= {"thinking_closed": is_closed, "thinking_kept": is_kept}
         task.endings.update({ending: 1, **counts})
