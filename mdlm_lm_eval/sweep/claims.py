@@ -22,11 +22,12 @@ import pandas as pd
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import __version__, checkpoints
 from mdlm_lm_eval.loader import digests
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.plugin import digest_of_own_task
 from mdlm_lm_eval.record import digest_of_file
+from mdlm_lm_eval.registry import package_digest
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
 from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, benchmarks, frame_of, shown_costs
 from mdlm_lm_eval.results.names import named
@@ -59,6 +60,7 @@ class Claims:
         self.left = {cell.name: cell for cell in sweep.cells}
         self.failures: dict[str, str] = {}
         self.own = 0
+        self._has_said = False  # that a cell is of another state of this version
         self._digests, self._suite = cache(checkpoints.digests_of_folders), cache(suite_info)
         self._own_task = cache(digest_of_own_task)
 
@@ -128,6 +130,7 @@ class Claims:
             **self._digests(pretrained, adapter, **beside),
             "token_frequencies": digest_of_file(cell.arguments.get("token_frequencies")),
             "plugins": digests(cell.arguments) or None,
+            "package_version": __version__ if self.sweep.model.startswith("mdlm") else None,
         }
         return dict(json.loads(json.dumps(settings, default=str)))  # as it will be read from the file
 
@@ -142,9 +145,11 @@ class Claims:
         if not folder.exists():
             return False
         try:
-            stored = dict(read_json(folder / cell.result_file)["config"]["mdlm_sweep"]["settings"])
+            config = read_json(folder / cell.result_file)["config"]
+            made_by, stored = config.get("mdlm") or {}, dict(config["mdlm_sweep"]["settings"])
         except (UnusableFile, LookupError, TypeError) as error:
             raise OptionError(f"{folder} holds no result of a sweep; move it, or name another --output_path") from error
+        stored.setdefault("package_version", made_by.get("package_version"))
         settings = self.settings(cell)
         different = [name for name, value in settings.items() if stored.get(name) != value]
         now, before = (math.inf if limit is None else limit for limit in (settings["limit"], stored.get("limit")))
@@ -156,6 +161,9 @@ class Claims:
             raise OptionError(
                 f"{folder} holds a result of other settings ({changes}); move it, or name another --output_path"
             )
+        if made_by.get("package_digest", package_digest()) != package_digest() and not self._has_said:
+            self._has_said = True
+            say(f"{folder}: another state of mdlm-lm-eval {__version__} computed it; its score stands")
         return not self.sweep.log_samples or cell.analysis is not None or any(folder.glob("samples_*"))
 
     def status(self) -> str:

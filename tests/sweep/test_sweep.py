@@ -223,9 +223,14 @@ def test_results_of_other_settings_weights_or_tasks_stay(tmp_path: Path, checkpo
         assert f"({name} was" in refused()
         path.write_bytes(content)
     assert sweep(output, checkpoint, task_folder, *more).code == 0
+    (result,) = output.rglob("results_cell.json")
+    content = result.read_bytes()
+    for name, said in {"version": "(package_version was 0", "digest": "another state of mdlm-lm-eval"}.items():
+        result.write_bytes(content.replace(b'"package_%b": "' % name.encode(), b'"package_%b": "0' % name.encode()))
+        assert said in sweep(output, checkpoint, task_folder, *more).err
+    result.write_bytes(content)
     adapter(checkpoint, tmp_path / "a", seed=2)
     assert "(adapter_weights was" in refused()
-    (result,) = output.rglob("results_cell.json")
     renamed = result.rename(result.with_name("renamed.json"))
     assert "holds no result of a sweep" in sweep(output, checkpoint, task_folder, *more).err
     renamed.rename(result)
