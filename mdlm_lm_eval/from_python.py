@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from mdlm_lm_eval.arguments import check_family
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, ids_after_answers, reserved_positions
 from mdlm_lm_eval.decoding.canvas import (
+    Canvas,
     Completion,
     DecodingCall,
     build_canvas,
@@ -20,10 +22,10 @@ from mdlm_lm_eval.decoding.canvas import (
 from mdlm_lm_eval.decoding.engine import completions_of, with_prefixes
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.decoding.way import Way, check_decoding, way_of
-from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import longest_first, score, with_shared_contexts
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.text import Ending, encode_infill, prefix_id, prompt_ids
+from mdlm_lm_eval.model.text import Ending, closes_thinking, encode_infill, prefix_id, prompt_ids
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 
 T = TypeVar("T", DecodingOptions, LikelihoodOptions)
@@ -64,14 +66,15 @@ def decode(
     Raises OptionError for arguments of other types, options that this model cannot serve, a canvas that does not fit,
     and texts or fillers without a tokenizer; NonFiniteLogitsError if a row's logits are NaN or infinite.
     """
-    way = _checked(denoiser, options, settings, tokenizer, is_traced=return_completions)
+    way = _checked(denoiser, options, settings, tokenizer, is_traced=return_completions, in_slots=False)
     if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
         raise OptionError(f"batch_size must be a whole number from 1 or None, not {batch_size!r}")
     listed = _listed(prompts, tokenizer)
     ids = [prompt_ids(tokenizer, one, denoiser.mask_token_id) if isinstance(one, str) else list(one) for one in listed]
     closing_ids = () if tokenizer is None else ids_after_answers(tokenizer, denoiser.model.config)
+    _check_thinking(listed, way.options, tokenizer)
     canvases = [
-        build_canvas(
+        _whole(build_canvas)(
             prompt,
             way,
             mask_token_id=denoiser.mask_token_id,
@@ -79,7 +82,7 @@ def decode(
             request_gen_toks=max_gen_toks,
             filler_ids=[*_filler_ids(tokenizer, way.options), *closing_ids],
             seed=seed,
-        )[0]
+        )
         for prompt, seed in zip(ids, _seeds(ids, way.options, seeds), strict=True)
     ]
     call = DecodingCall(
@@ -109,7 +112,7 @@ def fill(
 
     Each `<|mask|>` is a slot of one token, `<|mask:8|>` one of eight. `settings` and errors are those of `decode`.
     """
-    way = _checked(denoiser, options, settings, tokenizer, is_traced=False)
+    way = _checked(denoiser, options, settings, tokenizer, is_traced=False, in_slots=True)
     listed = _listed(texts, tokenizer)
     if not all(isinstance(text, str) for text in listed):
         raise OptionError("fill() takes texts with <|mask|> in them, not token ids")
@@ -118,14 +121,14 @@ def fill(
         return list(tokenizer.encode(piece, add_special_tokens=first))
 
     canvases = [
-        build_infill_canvas(
+        _whole(build_infill_canvas)(
             encode_infill(tokenizer, text, denoiser.mask_token_id, encode),
             way,
             mask_token_id=denoiser.mask_token_id,
             max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
             filler_ids=_filler_ids(tokenizer, way.options),
             seed=seed,
-        )[0]
+        )
         for text, seed in zip(listed, _seeds(listed, way.options, None), strict=True)
     ]
     return [str(one.text) for one in _decoded(DecodingCall(denoiser, canvases, way), tokenizer)]
@@ -151,6 +154,7 @@ def _checked(
     tokenizer: PreTrainedTokenizerBase | None,
     *,
     is_traced: bool,
+    in_slots: bool,
 ) -> Way:
     """The way of decoding, with a trace if `is_traced`. Raises OptionError for arguments that `decode` cannot use."""
     options = _checked_options(denoiser, options, DecodingOptions, settings)
@@ -161,6 +165,7 @@ def _checked(
     if options.unfinished_thinking == "empty":
         raise OptionError("unfinished_thinking=empty is for lm_eval's tasks, as it needs lm_eval's think_end_token")
     way = way_of(replace(options, trace=is_traced), denoiser.attention)
+    check_family(way, denoiser.model.config, in_slots=in_slots)
     check_decoding(way, edits=denoiser.edits)
     return way
 
@@ -189,6 +194,31 @@ def _seeds(prompts: Sequence[Any], options: DecodingOptions, given: Sequence[int
     return [seed_of(f"{seed} {repetition} {prompt}") for seed, repetition, prompt in rows]
 
 
+def _whole(build: Callable[..., tuple[Canvas, int]]) -> Callable[..., Canvas]:
+    """The function without a count of tokens that are cut off. Raises OptionError if any is: `lm_eval` warns of it."""
+
+    def built(prompt: Any, way: Way, *, max_length: int, **facts: Any) -> Canvas:
+        canvas, cut = build(prompt, way, max_length=max_length, **facts)
+        if cut:
+            raise OptionError(f"a prompt is {cut} tokens too long for the model's context of {max_length} tokens")
+        return canvas
+
+    return built
+
+
+def _check_thinking(
+    prompts: Sequence[Any], options: DecodingOptions, tokenizer: PreTrainedTokenizerBase | None
+) -> None:
+    """Raises OptionError for prompts that close thinking, with an option that would write its end into the answer."""
+    if tokenizer is None or not (options.end_think_boost or options.max_thinking_tokens is not None):
+        return
+    ends = tokenizer.convert_ids_to_tokens(sorted(end_of_turn_ids(tokenizer) | eos_ids(tokenizer, None)))
+    if any(isinstance(one, str) and closes_thinking(one, options.end_think, ends) for one in prompts):
+        raise OptionError(
+            "end_think_boost and max_thinking_tokens do not work with prompts that end thinking themselves"
+        )
+
+
 def _filler_ids(tokenizer: PreTrainedTokenizerBase | None, options: DecodingOptions) -> list[int]:
     """The tokens of all fillers."""
     return [] if tokenizer is None else tokenizer.encode(options.filler, add_special_tokens=False) * options.n_fillers
@@ -202,9 +232,10 @@ def _decoded(
     shared, order, store = with_prefixes(denoiser, canvases, way)
     call = replace(call, canvases=[shared[index] for index in order])
     if tokenizer is not None:
+        generation = getattr(denoiser.model, "generation_config", None)  # encoders have none
         call = replace(
             call,
-            eos_ids={*call.eos_ids, *eos_ids(tokenizer, None)},
+            eos_ids={*call.eos_ids, *eos_ids(tokenizer, generation and generation.eos_token_id)},
             end_of_turn_ids=end_of_turn_ids(tokenizer),
             end_think_ids=tokenizer.encode(way.options.end_think, add_special_tokens=False),
         )
@@ -274,6 +305,8 @@ def log_likelihood(
         _likelihood_request(denoiser, *pair, options.seed, tokenizer) for pair in zip(before, listed, strict=True)
     ]
     max_length = denoiser.max_length - reserved_positions(denoiser.model.config)
+    if cut := max((truncated_tokens(one, options, max_length) for one in requests), default=0):
+        raise OptionError(f"a context is {cut} tokens too long for the model's context of {max_length} tokens")
     shared, store = with_shared_contexts(denoiser, requests, options, max_length)
     order = sorted(range(len(shared)), key=lambda n: longest_first(shared[n]))
     try:
@@ -298,16 +331,16 @@ def _likelihood_request(
 ) -> LikelihoodRequest:
     """The request that lm-eval makes of two texts. Raises OptionError for anything but texts or token ids."""
     seed = seed_of_request(seed, (context, continuation))
+    after_ids = () if tokenizer is None else ids_after_answers(tokenizer, denoiser.model.config)
     if not (isinstance(context, str) and isinstance(continuation, str)):
         for one in (context, continuation):
             if not isinstance(one, Sequence) or not all(type(each) is int for each in one):
                 kind = type(one).__name__
                 raise OptionError(f"contexts and continuations must both be texts or lists of token ids, not {kind}")
-        return LikelihoodRequest(list(context), list(continuation), seed)
+        return LikelihoodRequest(list(context), list(continuation), seed, after_ids)
     if tokenizer is None:
         raise OptionError("a text cannot be scored without a tokenizer; give tokenizer=, or token ids")
     kept, mask = context.rstrip(), denoiser.mask_token_id
-    after_ids = ids_after_answers(tokenizer, denoiser.model.config)
     if kept:  # blanks at the context's end belong to the continuation's first token
         ids, of_context = prompt_ids(tokenizer, context + continuation, mask), prompt_ids(tokenizer, kept, mask)
         return LikelihoodRequest(of_context, ids[len(of_context) :], seed, after_ids)

@@ -64,13 +64,12 @@ class MDLM(LoadedModel):
     Its arguments are those of `LoadedModel`.
     """
 
-    _has_chat_template = False
     _facts: dict[str, Any] | None = None  # the facts that `get_model_info` returned last
 
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
         super().__init__(pretrained, **arguments)
         self.start_record()
-        say_at_the_end(lambda: {} if self._facts is None else in_words(self._facts, self._has_chat_template))
+        say_at_the_end(lambda: {} if self._facts is None else in_words(self._facts))
 
     # Options
 
@@ -79,6 +78,10 @@ class MDLM(LoadedModel):
         self.settings, self._facts = settings_of(self._config, arguments), None
         self.start_record()
         self.denoiser.attention = self.settings.attention
+
+    def _take_seed(self) -> None:
+        """Takes the seed of this evaluation, with which lm-eval seeds torch, perhaps after the model was built."""
+        self.settings = self.settings.seeded(torch.initial_seed() % 2**63)
 
     def use_adapter(self, peft: str | None) -> None:
         """Puts another adapter, or none, on the base model. Raises OptionError if the adapter does not fit."""
@@ -94,6 +97,7 @@ class MDLM(LoadedModel):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Returns a string for each request. Raises OptionError before the first pass if any cannot be answered."""
+        self._take_seed()
         self._warn_of_preset(requests)
         self._warn_of_decoder()
         requests, answered_by = own_requests(requests, self.world_size)
@@ -282,6 +286,7 @@ class MDLM(LoadedModel):
 
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""
+        self._take_seed()
         self.check_likelihoods(request_type)
         self._warn_of_preset(requests)
         requests, answered_by = own_requests(requests, self.world_size)
@@ -374,20 +379,26 @@ class MDLM(LoadedModel):
         if self._facts is None or self.record_of_all != RunRecord():
             self._facts = provenance(self, self.record_of_all)
             self.start_record()
+            self.used_template = None
+            self.chat_template_args.pop("chat_template", None)
         return super().get_model_info() | {"mdlm": self._facts}
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """Returns the tokenizer's chat template. lm-eval calls this if it applies the template."""
-        self._has_chat_template = bool(chat_template)
-        return super().chat_template(chat_template)
+        """Returns the tokenizer's chat template. lm-eval calls this if it applies the template and writes results."""
+        self.used_template = super().chat_template(chat_template)
+        if isinstance(chat_template, str) and isinstance(self.tokenizer.chat_template, dict):
+            self.chat_template_args["chat_template"] = chat_template  # lm-eval would apply the default one
+        return self.used_template
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Returns the text of a conversation. Raises OptionError for a template without an end."""
+        self.used_template = self.used_template or self.tokenizer.get_chat_template()
         with checkpoints.ending_templates(self.pretrained):
             return str(super().apply_chat_template(chat_history, add_generation_prompt))
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Takes lm-eval's request cache. Raises OptionError if another model or other options filled it."""
+        self._take_seed()
         if cache_hook.dbdict is not None:
             self.request_cache = RequestCache(cache_hook.dbdict, fingerprint(self, self.record_of_all))
             self.record = self.record_of_all = self.request_cache.record or self.record

@@ -48,6 +48,7 @@ class LoadedModel(HFLM):
     _model: Any  # set by HFLM
     think_end_token: Any
     peft: str | None
+    used_template: str | None = None  # the chat template of this evaluation's prompts
 
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
         load_plugins(arguments.get("plugins"))
@@ -75,7 +76,8 @@ class LoadedModel(HFLM):
         )
         self._context_length = checkpoints.context_length(self._config, tokenizer)
         self._start(model, name, tokenizer)
-        self.pretrained, self.name, self.own_decoder = name, model_name(name), checkpoints.own_decoder(name or "")
+        self.pretrained, self.own_decoder = name, checkpoints.own_decoder(name or "")
+        self.name = model_name(name) if name else type(model).__name__
         generation = getattr(self.model, "generation_config", None)  # encoders have none
         self.eos_ids = checkpoints.eos_ids(tokenizer, generation and generation.eos_token_id)
         self.end_of_turn_ids = checkpoints.end_of_turn_ids(tokenizer)
@@ -89,7 +91,7 @@ class LoadedModel(HFLM):
         loading, source = self.settings.loading, source_of(self.settings.loading)
         of_methods = {key: loading[key] for key in _OF_METHODS if key in loading}
         peft = str(loading.get("peft") or "") or None
-        processes = None
+        processes, self.is_object = None, model is not None
         if source["trust_remote_code"] and not self.family.remote_code and self.settings.model.modeling is None:
             said = "trust_remote_code=true: the family %s computes by transformers' code, not by the checkpoint's"
             logger.warning(said, self.family.name)
@@ -108,7 +110,7 @@ class LoadedModel(HFLM):
             self.think_end_token = next(iter(stop_ids(self.tokenizer, {self.think_end_token})), self.think_end_token)
         # Computed at once, as a training may write into these folders during the evaluation.
         revision, identity = source["revision"], checkpoints.checkpoint_digest
-        self.weights = identity(name, source["subfolder"], revision=revision) if name else None
+        self.weights = None if self.is_object else identity(name, source["subfolder"], revision=revision)
         self.adapter_weights = peft and identity(peft, revision=revision)
         self.denoiser = self._denoiser()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lm_eval.utils import hash_string
 from peft import PeftModel
 
 from mdlm_lm_eval import __version__
@@ -14,6 +15,7 @@ from mdlm_lm_eval.declared import as_record, silent_names
 from mdlm_lm_eval.loaded import LoadedModel
 from mdlm_lm_eval.loader import foreign_files
 from mdlm_lm_eval.model.devices import device_name
+from mdlm_lm_eval.models import MODEL_FOLDERS
 from mdlm_lm_eval.options import RANKINGS, shown
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import RunRecord, digest_of_file, digest_of_settings, facts_of_run, weights_digest
@@ -24,8 +26,10 @@ from mdlm_lm_eval.results.text import audit_in_words, cost_in_words, kept_in_wor
 
 _IN_EFFECT = ("n_masks", "steps", "block_length", "cache")  # options whose effect `settings_in_words` names
 # Attributes of the model, and model options, that results record.
-_RECORDED = "mask_token_id max_length think_end_token add_bos_token weights revision adapter_weights".split()  # noqa: SIM905
+_RECORDED = "mask_token_id max_length think_end_token add_bos_token revision adapter_weights".split()  # noqa: SIM905
 _RECORDED_OPTIONS = "cache_audit preset compile fused share_prefix modeling ignore_weights".split()  # noqa: SIM905
+# Model arguments that other facts name, or that change no score.
+_RECORDED_ELSEWHERE = frozenset({"batch_size", "max_batch_size", "device"})
 # The recorded facts that an answer depends on.
 _OF_ANSWERS = (
     "mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit "  # noqa: SIM905
@@ -43,6 +47,9 @@ def provenance(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
         "likelihood": as_record(settings.likelihood),
         **{name: getattr(lm, name) for name in _RECORDED},
         **{name: getattr(settings.model, name) for name in _RECORDED_OPTIONS},
+        "weights": weights_digest(model) if lm.is_object else lm.weights,  # it may be trained between two evaluations
+        "arguments": _arguments_of(lm),
+        "chat_template_sha": lm.used_template and hash_string(lm.used_template),
         "cuda_graphs": lm.denoiser.graphs is not None,
         "shift_logits": lm.denoiser.shift,
         "rows_alone": lm.denoiser.rows_alone,
@@ -72,6 +79,16 @@ def provenance(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
         "batch_size": lm.batches.size,
         "forward_passes": run.forward_passes,
         "kept_answers": run.kept,
+    }
+
+
+def _arguments_of(lm: LoadedModel) -> dict[str, Any]:
+    """Returns the model arguments under our names, however the run was started; objects by their names."""
+    own = {name: value for name, value in lm.settings.arguments.items() if name not in _RECORDED_ELSEWHERE}
+    own["pretrained"] = lm.name if lm.name in MODEL_FOLDERS else lm.pretrained or lm.name
+    objects = {name: value for name, value in own.items() if not isinstance(value, (str, int, float, list, dict))}
+    return own | {
+        name: getattr(value, "name_or_path", str(value)) or type(value).__name__ for name, value in objects.items()
     }
 
 
@@ -153,10 +170,10 @@ def _check_of(lm: LoadedModel) -> dict[str, Any] | None:
     return {"file": path.name, "verdict": content.get("verdict"), "stale": stale, "noise_floor": kept or None}
 
 
-def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str]:
+def in_words(facts: Mapping[str, Any]) -> dict[str, str]:
     """Returns the lines about settings, speed, request cache and audit of a run with this `provenance`."""
     tasks = facts["tasks"].values()
-    words = settings_in_words(tasks, has_chat_template)
+    words = settings_in_words(tasks, bool(facts["chat_template_sha"]))
     estimators = {one["options"].get("likelihood") for one in facts["settings"]}
     words += [f"likelihood={one} (ranks answers, no likelihood)" for one in RANKINGS if one in estimators]
     said = {*_IN_EFFECT, *(["likelihood"] if estimators & {*RANKINGS} else [])}

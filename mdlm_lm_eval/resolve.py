@@ -114,7 +114,7 @@ class Settings:
     attention: the model's AttentionPattern under these options, whatever the sampler; None if the model is not known.
     explicit: names of decoding and likelihood options that the user set, directly or by a preset.
     from_family: names of options with the value that the family's authors publish.
-    loading: arguments of HFLM and transformers.
+    arguments: what the user typed, under our names. loading: those of HFLM and transformers among them.
     layers: decoding options of the family, of the preset and of the user; a later layer counts more.
     """
 
@@ -124,6 +124,7 @@ class Settings:
     attention: Any
     explicit: frozenset[str]
     from_family: frozenset[str]
+    arguments: Layer
     loading: dict[str, Any]
     layers: tuple[Layer, ...]
     attention_of: AttentionOf
@@ -134,6 +135,13 @@ class Settings:
     def decoding(self) -> DecodingOptions:
         """The options of the way."""
         return self.way.options
+
+    def seeded(self, seed: int) -> "Settings":
+        """Returns the same settings with this seed, unless the user set one."""
+        if "seed" in self.explicit or seed == self.decoding.seed:
+            return self
+        way = replace(self.way, options=replace(self.decoding, seed=seed))
+        return replace(self, way=way, likelihood=replace(self.likelihood, seed=seed))
 
     def request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
         """Merges a request's options over these, once for requests with equal options.
@@ -216,6 +224,7 @@ def resolve(
         attention=attention,
         explicit=explicit | (frozenset(likelihood) & {*preset, *given}),
         from_family=(frozenset(merged) | scored.keys()) - explicit - given.keys(),
+        arguments={name: value for name, value in given.items() if value is not None},
         loading={name: value for name, value in given.items() if name not in own_names() and value is not None},
         layers=layers,
         attention_of=attention_of,

@@ -131,6 +131,9 @@ class MDLMServer(LocalCompletionsAPI):
         plugins: str = "",
         **arguments: Any,
     ) -> None:
+        known = signature(MDLMServer).parameters
+        typed = {name: value for name, value in locals().items() if name in known and value != known[name].default}
+        self.arguments = {name: value for name, value in typed.items() if name != "arguments"} | arguments
         loader.load_plugins(plugins)
         _check_arguments(base_url, arguments)
         self.address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/chat").removesuffix("/v1")
@@ -210,6 +213,10 @@ class MDLMServer(LocalCompletionsAPI):
         self.settings = resolve({**self.known, **given}, default_seed=torch.initial_seed() % 2**31)
         self.ignored: dict[str, Any] = {}
 
+    def _take_seed(self) -> None:
+        """Takes the seed of this evaluation, with which lm-eval seeds torch, perhaps after this object was made."""
+        self.settings = self.settings.seeded(torch.initial_seed() % 2**31)
+
     def _effective(self, options: DecodingOptions | LikelihoodOptions) -> dict[str, Any]:
         """Returns the options of a request, `UNKNOWN` for those that are not known."""
         if isinstance(options, LikelihoodOptions):
@@ -269,6 +276,7 @@ class MDLMServer(LocalCompletionsAPI):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Returns a string for each request. Raises OptionError before the first is sent if any cannot be answered."""
+        self._take_seed()
         wanted = [self._request(one.args[1]) for one in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
@@ -465,6 +473,7 @@ class MDLMServer(LocalCompletionsAPI):
                 f"length (settings: block_length) or SGLang runs {serving.RENOISING}, and this is {self.engine}. Use "
                 "--model mdlm for likelihoods"
             )
+        self._take_seed()
         draw = Random(seed_of(f"canvas {self.settings.likelihood.seed}"))
         noise = [draw.randrange(self.vocab_size) for _ in range(length)]
         jobs = [self._read(instance, noise) for instance in requests]
@@ -567,6 +576,7 @@ class MDLMServer(LocalCompletionsAPI):
             server["reference"] = {"dtype": dtype, "decoding": as_record(self.reference.settings.decoding)}
         model = {"pretrained": model_name(self.pretrained), "adapter": self.peft and model_name(self.peft)}
         model |= {"family": self.family.name, "weights": None, "max_length": self.max_length}
+        model |= {"arguments": self.arguments}
         explicit = sorted({*self.stated, *self.settings.explicit.intersection(serving.REQUEST_OPTIONS)})
         run |= {"device": f"server ({self.engine})", "batch_size": self._concurrent, "server": server}
         run |= {"explicit_options": explicit, "family_options": []}
@@ -585,6 +595,7 @@ class MDLMServer(LocalCompletionsAPI):
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Takes lm-eval's request cache. Raises OptionError if another server or other settings filled it."""
+        self._take_seed()
         if cache_hook.dbdict is not None:
             facts = {"engine": self.engine, "version": self.version, "model": self.model, "max_length": self.max_length}
             facts |= {

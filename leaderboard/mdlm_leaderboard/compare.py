@@ -204,7 +204,7 @@ def _words(file: ResultFile, result: TaskResult) -> list[str]:
         **{name: value for name, value in result.metadata.items() if name.startswith("fewshot_")},
         **{name: generation.get(name) for name in ("until", "do_sample")},
         "shots": result.shots,
-        "chat template": file.chat_template,
+        "chat template": file.template or file.chat_template,
         "fewshot_as_multiturn": file.fewshot_as_multiturn if file.chat_template else None,
         "model": file.model_kind,
         "prompts cut off": result.counts["truncated_prompts"],
@@ -230,15 +230,16 @@ def beside_published(path: Path) -> list[str]:
     preset = file.mdlm.get("preset")
     if not preset:
         raise UnusableFile(f"{file.path} is no run of a preset (mdlm-sweep --preset NAME, or preset=NAME)")
-    run, options = run_of(preset), file.top[0].options
+    run = run_of(preset)
     scores = _scores_of(preset, run)
     if not scores:
         raise UnusableFile(f"no score is published for {preset}")
-    changed = [
-        f"{name}={options[name]}, and the preset's is {value}"
+    changed = dict.fromkeys(
+        f"{name}={task.options[name]}, and the preset's is {value}"
         for name, value in run.options.items()
-        if name in options and options[name] != value
-    ]
+        for task in file.tasks.values()
+        if task.options.get(name, value) != value
+    )
     lines = [f"not as published: {one}" for one in [*file.mdlm.get("preset_mismatches", ()), *changed]]
     for result in file.top:
         n = sum(task.n_questions for task in file.tasks_of(result))

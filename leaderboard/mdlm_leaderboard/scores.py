@@ -116,7 +116,8 @@ class Who:
     """The identity of a row of the board: checkpoint, adapter and way of decoding.
 
     recipe: the adapter's name without its seed, "" without an adapter. seed: one of several; n_seeds: of a median.
-    weights, adapter_weights: digests, which distinguish checkpoints of one name ("" if unknown).
+    weights, adapter_weights: digests, which distinguish checkpoints of one name ("" if unknown). template: that of the
+        chat template.
     adapter_recipe: the digest of the adapter's training without its seed.
     other: further settings that differ from the defaults.
     """
@@ -127,6 +128,7 @@ class Who:
     adapter_weights: str
     family: str
     source: str
+    template: str = ""
     adapter_recipe: str = ""
     seed: int | None = None
     n_seeds: int = 0
@@ -260,6 +262,7 @@ def who_of(file: ResultFile) -> Who:
         recipe=recipe,
         seed=seed,
         weights=str(file.mdlm.get("weights") or ""),
+        template=file.template,
         adapter_weights=str(file.mdlm.get("adapter_weights") or ""),
         adapter_recipe=str(file.mdlm.get("adapter_recipe") or ""),
         family=file.mdlm.get("family") or (AUTOREGRESSIVE if is_autoregressive else file.model_kind),
@@ -338,11 +341,14 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
     group, is_bound = generated_group(result.name), row["metric"].startswith("bound_")
     if result.name not in partial if of_suite else is_bound if group else row["group"]:
         return
-    prompts = [f"{result.shots}-shot"]
-    prompts += [f"{name}={value}" for name, value in result.metadata.items() if name.startswith("infill_")]
-    if result.shots and str(file.config.get("fewshot_seed")) not in ("None", str(LM_EVAL_SEEDS[-1])):
+    tasks = file.tasks_of(result)
+    shots = [*dict.fromkeys(task.shots for task in tasks)]
+    prompts = [f"{' and '.join(map(str, shots))}-shot"]
+    given = (each for task in tasks for each in task.metadata.items() if each[0].startswith("infill_"))
+    prompts += dict.fromkeys(f"{name}={value}" for name, value in given)
+    if any(shots) and str(file.config.get("fewshot_seed")) not in ("None", str(LM_EVAL_SEEDS[-1])):
         prompts.append(f"fewshot_seed={file.config['fewshot_seed']}")
-    if file.chat_template and result.shots and not file.fewshot_as_multiturn:
+    if file.chat_template and any(shots) and not file.fewshot_as_multiturn:
         prompts.append(_ONE_TURN)
     metric = row["metric"].removesuffix(",none")
     short = result.name.removeprefix(f"{group}_").removeprefix("mdlm_") if group else result.name
@@ -393,17 +399,20 @@ def _with_hashes(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_names(table: pd.DataFrame) -> pd.DataFrame:
-    """Appends the weights' digest to names that checkpoints or adapters with different weights share."""
+    """Appends digests to names that checkpoints or adapters with different weights or chat templates share."""
     found = set(table["who"])
-    of_models = {(one.model, one.weights) for one in found if one.weights}
-    of_adapters = {(one.model, one.adapter, one.adapter_weights) for one in found if one.adapter_weights}
-    n_models = Counter(model for model, _ in of_models)
-    n_adapters = Counter((model, adapter) for model, adapter, _ in of_adapters)
-    names = {}
+
+    def added(digest: str, *of: str) -> dict[Who, str]:
+        """The digest in words for each row whose name, `of` these fields, has several."""
+        own = {one: tuple(getattr(one, name) for name in of) for one in found if getattr(one, digest)}
+        several = Counter(names for names, _ in {(own[one], getattr(one, digest)) for one in own})
+        word = "template " if digest == "template" else ""
+        return {one: f" ({word}{getattr(one, digest)[:7]})" for one, names in own.items() if several[names] > 1}
+
+    of_weights, of_template = added("weights", "model"), added("template", "model", "weights")
+    of_adapter, names = added("adapter_weights", "model", "adapter"), {}
     for one in found:
-        model = f" ({one.weights[:7]})" if one.weights and n_models[one.model] > 1 else ""
-        has_others = one.adapter_weights and n_adapters[one.model, one.adapter] > 1
-        adapter = f" ({one.adapter_weights[:7]})" if has_others else ""
-        same = replace(one, model=one.model + model)
-        names[one] = replace(same, recipe=one.adapter + adapter, seed=None) if adapter else same
+        same = replace(one, model=one.model + of_weights.get(one, "") + of_template.get(one, ""))
+        is_shared = one in of_adapter
+        names[one] = replace(same, recipe=one.adapter + of_adapter[one], seed=None) if is_shared else same
     return table.assign(who=[names[one] for one in table["who"]])

@@ -1,7 +1,9 @@
 """The settings of a run that differ from their defaults, as fields. `str` puts one into words."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
@@ -52,8 +54,28 @@ def listed(deviations: Iterable[Deviation]) -> str:
 def deviations_of(file: ResultFile, result: TaskResult) -> list[Deviation]:
     """The settings of a task's run that differ from the defaults: options, loading, chat template.
 
-    Options that this version does not know are named, too.
+    Options that this version does not know are named, too. A setting in which the tasks of a group differ has all of
+    its values.
     """
+    tasks = [_of_one_task(file, task) for task in file.tasks_of(result)]
+    counts: dict[str, Counter[Deviation]] = {}
+    for one in chain.from_iterable(tasks):
+        counts.setdefault(one.name, Counter())[one] += 1
+    found = []
+    for of_name in counts.values():
+        (first, n), *others = of_name.items()
+        if others or n < len(tasks):
+            values = ", ".join(f"{one.value} in {n}" for one, n in of_name.items())
+            first = replace(first, value=f"{values} of {len(tasks)} tasks", said="")
+        found.append(first)
+    if n := result.counts["longer_continuations"]:
+        found.append(Deviation("longer_continuations", str(n), said=longer_in_words(n)))
+    if n := result.counts["short_answers"]:
+        found.append(Deviation("short_answers", str(n), said=f"{n} answers that the server ended before max_gen_toks"))
+    return found
+
+
+def _of_one_task(file: ResultFile, result: TaskResult) -> list[Deviation]:
     revision = (file.mdlm or file.model_args).get("revision")
     found = [*_of_options(file, result), *_of_task(result), *_drawn(file, result)]
     found += [] if revision in (None, "", "main") else [Deviation("revision", revision)]
@@ -66,6 +88,9 @@ def deviations_of(file: ResultFile, result: TaskResult) -> list[Deviation]:
     if file.system_instruction:
         said = f"system instruction {file.system_instruction!r}"
         found.append(Deviation("system_instruction", file.system_instruction, said=said))
+    if not file.says_prompts:
+        template = "" if "chat_template_sha" in file.mdlm else "chat template and "
+        found.append(Deviation("system_instruction", UNKNOWN, said=f"{template}system instruction unknown"))
     found = [_with_origin(file, one) for one in found]
     family = _with_origin(file, Deviation("family", str(file.mdlm.get("family"))))
     found += [family] if family.origin else []
@@ -73,6 +98,8 @@ def deviations_of(file: ResultFile, result: TaskResult) -> list[Deviation]:
 
 
 def _with_origin(file: ResultFile, one: Deviation) -> Deviation:
+    if one.name == "tokenizer":
+        return replace(one, origin=str(file.mdlm.get("vocabulary_digest") or "")[:8])
     for plugin in file.mdlm.get("plugins", ()):
         if {str(one), one.name} & {*plugin["registers"]}:
             origin = f"{plugin['name']} {str(plugin['sha256'])[:8]}"
@@ -107,10 +134,6 @@ def _of_options(file: ResultFile, result: TaskResult) -> Iterator[Deviation]:
 
 
 def _of_task(result: TaskResult) -> Iterator[Deviation]:
-    if n := result.counts["longer_continuations"]:
-        yield Deviation("longer_continuations", str(n), said=longer_in_words(n))
-    if n := result.counts["short_answers"]:
-        yield Deviation("short_answers", str(n), said=f"{n} answers that the server ended before max_gen_toks")
     if result.repeats > 1:
         yield Deviation("repeats", str(result.repeats))
     if (place := result.metadata.get("query_position", "trailing")) != "trailing":

@@ -107,6 +107,7 @@ def rows_of(file: ResultFile, answers: AnswersByCluster | None = None) -> Iterab
         **{name: getattr(file, name) for name in _OF_FILE},
         "family": file.mdlm.get("family", file.model_kind),
         **{name: (found := file.mdlm.get(name)) and str(found) for name in ("weights", "adapter_weights")},
+        "template": file.template or None,
         "device": file.mdlm.get("device_name", file.config.get("device")),
         "machine": _machine(file),
         "check": check_in_words(file.mdlm.get("check")),
@@ -139,6 +140,7 @@ def _facts_of_task(
     """The columns that are equal in all rows of a task or group, which belongs to `group` in its file."""
     low, high = result.effective.get("asked_masks", (None, None))
     setting = deviations_of(file, result)
+    shots = {task.shots for task in file.tasks_of(result)}
     has_guest = any(one.is_guest for one in setting)
     return {
         "task": result.name,
@@ -146,7 +148,7 @@ def _facts_of_task(
         "group": group,
         "n": result.n_questions,
         "version": result.version,
-        "shots": result.shots,
+        "shots": shots.pop() if len(shots) == 1 else None,
         "truncated_prompts": result.counts["truncated_prompts"],
         "fewshot_seed": result.metadata.get("fewshot_seed", file.config.get("fewshot_seed")),
         "masks": low if low == high else None,

@@ -68,7 +68,7 @@ _METADATA: Mapping[str, dict[str, Any]] = {".svg": {"Date": None, "Creator": Non
 # Columns that must be equal for two scores to share a table, as on the board; those of few-shot tasks may be missing.
 _TABLE = ("limit", "served_by", "version", "suite_hash", "shots", *DEFAULT_SETTINGS)
 # Columns that identify a checkpoint with its adapter.
-_CHECKPOINT = ("model", "weights", "adapter", "adapter_weights")
+_CHECKPOINT = ("model", "weights", "template", "adapter", "adapter_weights")
 _WHO = [*_CHECKPOINT, "settings_without_masks"]
 _MOST_PANELS, _MOST_BANDS, _MOST_NUMBERED = 4, 3, 14
 _LABEL, _HALF = 48, 31  # characters of a line in a legend with one column, and with two
@@ -229,14 +229,14 @@ def frontier(
 def _labels(frame: pd.DataFrame, column: str) -> list[str]:
     """The model and adapter of each row, and the settings of `column` in which the rows differ, in words.
 
-    Names that several weights share have their digests.
+    Names that several weights or chat templates share have their digests.
     """
-    names = []
-    for name, digest in ("model", "weights"), ("adapter", "adapter_weights"):
-        shared = frame.groupby(name)[digest].transform("nunique") > 1
-        own = frame[name].fillna("") + (" (" + frame[digest].fillna("").astype(str).str[:7] + ")").where(shared, "")
-        names.append(own)
-    rows = zip(*names, without_shared([*frame[column]]), strict=True)
+    names = {name: frame[name].fillna("") for name in ("model", "adapter")}
+    for digest in (each for each in _CHECKPOINT if each not in names):
+        name, own = "adapter" if digest == "adapter_weights" else "model", frame[digest].fillna("").astype(str).str[:7]
+        shared = (frame.groupby(name)[digest].transform("nunique") > 1) & (own != "")
+        names[name] += (" (" + own + ")").where(shared, "")
+    rows = zip(*names.values(), without_shared([*frame[column]]), strict=True)
     return [", ".join([" + ".join(filter(None, (model, adapter))), *own]) for model, adapter, own in rows]
 
 

@@ -145,6 +145,8 @@ class OfModel(TypedDict, total=False):
     adapter_base: str | None  # the model that the adapter was trained on, if it is another one
     settings: Required[list[OptionsOfTasks]]
     tasks: Required[dict[str, RecordOfTask]]
+    arguments: dict[str, Any]  # the model arguments under our names; older files have those of `config` alone
+    chat_template_sha: str | None
     task_suite: dict[str, str | None] | None  # the few-shot suite's version and hash; empty for other tasks
     server: Server | None
     family: str | None
@@ -223,6 +225,8 @@ class Recorded(BaseModel):
     groups: dict[str, dict[str, Any]] = {}
     group_subtasks: dict[str, list[str]] = {}
     higher_is_better: dict[str, dict[str, bool | None]] = {}
+    chat_template_sha: str | None = None
+    fewshot_as_multiturn: bool | None = None
     system_instruction: str | None = None
     date: Annotated[float, Field(ge=0, lt=253402300800)] | None = None  # seconds, up to the year 9999
 

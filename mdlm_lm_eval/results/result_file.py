@@ -129,6 +129,8 @@ class ResultFile:
     config: lm-eval's own settings.
     model, adapter: `built-in`, a hub id or a folder's last part.
     mdlm: the record of `--model mdlm` or `--model mdlm-server`; empty for other models.
+    template: the beginning of the chat template's digest; "" without one.
+    says_prompts: whether it says if prompts had a system instruction: only with lm-eval's `evaluation_tracker`.
     groups: lm-eval's groups with their members.
     """
 
@@ -144,8 +146,10 @@ class ResultFile:
     dtype: str
     limit: float | None
     chat_template: bool
+    template: str
     fewshot_as_multiturn: bool
     system_instruction: str | None
+    says_prompts: bool
     versions: Mapping[str, str | None]
     date: str
     suite_hash: str | None
@@ -256,7 +260,9 @@ def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
     config = content["config"]
-    mdlm, arguments = config.get("mdlm") or {}, _arguments(config.get("model_args"))
+    mdlm = config.get("mdlm") or {}
+    arguments = mdlm["arguments"] if "arguments" in mdlm else _arguments(config.get("model_args"))
+    template = mdlm["chat_template_sha"] if "chat_template_sha" in mdlm else content.get("chat_template_sha")
     groups = _members_of_groups(content)
     tasks = {task: _task(content, task) for task in content["configs"]}
     if not any(task.metrics for task in tasks.values()):
@@ -267,7 +273,8 @@ def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
         path=name,
         place=place,
         config=config,
-        model_kind=config["model"],
+        # lm-eval knows no name of a model that it got as an object.
+        model_kind=("mdlm-server" if mdlm.get("server") else "mdlm") if mdlm else config["model"],
         model=model,
         adapter=adapter,
         model_args=arguments,
@@ -275,9 +282,11 @@ def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
         mdlm=mdlm,
         dtype=(config.get("model_dtype") or "").removeprefix("torch."),
         limit=None if limit is None or all(t.n_questions == t.n_original for t in tasks.values()) else float(limit),
-        chat_template=bool(content.get("chat_template")),
-        fewshot_as_multiturn=bool(content.get("fewshot_as_multiturn")),
+        chat_template=bool(template or content.get("chat_template")),
+        template=str(template or "")[:7],
+        fewshot_as_multiturn=content.get("fewshot_as_multiturn") is not False,
         system_instruction=content.get("system_instruction") or None,
+        says_prompts=bool(content.get("model_source")),
         versions={name: content.get(f"{name}_version") for name in ("lm_eval", "transformers")},
         date="" if date is None else datetime.fromtimestamp(date, UTC).isoformat(timespec="seconds"),
         suite_hash=(mdlm.get("task_suite") or {}).get("sha256"),
@@ -376,6 +385,11 @@ def _group(
         n_questions=sum(task.n_questions for task in members),
         n_original=sum(task.n_original for task in members),
         metadata={},
+        options={
+            name: value
+            for name, value in first.options.items()
+            if all(task.options.get(name) == value for task in members)
+        },
         effective={
             key: (min(of[key][0] for of in ranges), max(of[key][1] for of in ranges))
             for key in set(first.effective).intersection(*ranges)
@@ -385,6 +399,7 @@ def _group(
             for key in set(costs[0]).intersection(*costs)
             if not key.endswith(("_per_forward", "_occupancy"))  # ratios of other keys
         },
+        cache=" and ".join(sorted({task.cache for task in members if task.cache})) or None,
         audit={},
         first_token={},
         counts=sum((task.counts for task in members), Counter[str]()),

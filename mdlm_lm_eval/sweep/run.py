@@ -330,8 +330,6 @@ class Evaluator:
                 self._lm = None  # if the adapter does not fit, parts of it stay in the model
                 lm.use_adapter(peft)
                 self._lm = lm
-            # This becomes the default of the option `seed`, as lm-eval seeds torch before it loads a model.
-            torch.manual_seed(cell.seeds[2])
             lm.use_options(cell.arguments)
         return lm
 

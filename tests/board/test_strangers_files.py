@@ -105,6 +105,7 @@ MORE["config"] |= {"gen_kwargs": {"until": "a"}, "mdlm_sweep": {"command": "mdlm
 MORE["config"]["mdlm_sweep"]["settings"] = {"model_args": {"dtype": "auto"}, "metadata": {"fewshot_labels": "wrong"}}
 MORE["config"]["mdlm_sweep"]["settings"]["task_suite"] = {"version": "2.2"}
 MORE["config"]["mdlm"] |= {"preset_mismatches": ["dtype"], "check": {"verdict": "agrees", "stale": ["dtype"]}}
+MORE["config"]["mdlm"]["arguments"] = {"max_length": "9"}
 MORE["config"]["mdlm"]["check"]["noise_floor"] = {"change": {"dtype": "float32"}, "share": 0.1, "interval": [0.0, 0.2]}
 MORE["config"]["mdlm"]["tasks"]["gsm8k"]["first_token"] = {"letters": "RW", "entropy": 0.5, "sets": "a a"}
 MORE["configs"]["gsm8k"]["generation_kwargs"] = {"until": "a"}

@@ -86,11 +86,6 @@ def test_a_command_is_understood(command: str, tmp_path: Path, monkeypatch: pyte
         assert find_spec(program)
 
 
-def test_ci_runs_the_tests_by_the_readmes_command() -> None:
-    [command] = re.findall(r"^pip install .*pytest.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == command
-
-
 def test_tables_are_as_generated(tmp_path: Path) -> None:
     for page in ("options.md", "verified.md"):
         shutil.copy(ROOT / "docs" / page, tmp_path)

@@ -168,7 +168,7 @@ def test_a_pseudo_likelihood_masks_each_token_alone(bert_folder: Path, context: 
     (found,) = log_likelihood(lm.denoiser, *asked.args[:1], [asked.args[1]], options, tokenizer=tokenizer)
     assert found.by_token == pytest.approx(expected, abs=1e-5)
     assert found.per_token == pytest.approx(sum(expected) / 3, abs=1e-5)
-    words = in_words(lm.get_model_info()["mdlm"], False)["settings"]
+    words = in_words(lm.get_model_info()["mdlm"])["settings"]
     assert "likelihood=pseudo (ranks answers, no likelihood)" in words
     with pytest.raises(OptionError, match="likelihood=pseudo is no likelihood of a text"):
         lm.loglikelihood_rolling([rolling(LONG)], disable_tqdm=True)
@@ -219,7 +219,7 @@ def test_a_model_that_ignores_padding_runs_each_row_alone(bert_folder: Path, tmp
         lm = MDLM(str(path), batch_size=3, mc_num=4)
         together = lm.generate_until(prompts, disable_tqdm=True), lm.loglikelihood(choices, disable_tqdm=True)
         facts = lm.get_model_info()["mdlm"]
-        assert (facts["rows_alone"], "each row alone" in in_words(facts, False)["settings"]) == (is_alone, is_alone)
+        assert (facts["rows_alone"], "each row alone" in in_words(facts)["settings"]) == (is_alone, is_alone)
         assert together[0] == [lm.generate_until([one], disable_tqdm=True)[0] for one in prompts]
         alone = [lm.loglikelihood([one], disable_tqdm=True)[0] for one in choices]
         assert [one for one, _ in together[1]] == pytest.approx([one for one, _ in alone], abs=1e-4)
@@ -248,7 +248,7 @@ def test_robertas_positions_begin_behind_its_padding(tmp_path: Path) -> None:
     lm.generate_until([generation(LONG, max_gen_toks=3)], disable_tqdm=True)
     with pytest.raises(OptionError, match="32"):
         MDLM(str(tmp_path), n_masks=32).generate_until([generation(LONG)], disable_tqdm=True)
-    (answer,) = decode(lm.denoiser, [[5] * 40], DecodingOptions(n_masks=2))
+    (answer,) = decode(lm.denoiser, [[5] * 30], DecodingOptions(n_masks=2))
     assert len(answer) == 2
 
 

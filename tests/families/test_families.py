@@ -285,7 +285,7 @@ def test_a_block_length_comes_from_the_name_then_the_config_and_its_source_is_sa
     lm = MDLM(str(folder), **settings)
     facts = lm.get_model_info()["mdlm"]
     assert (lm.denoiser.attention.block_length, facts["block_length_from"]) == (length, source)
-    assert (f"block length by {source}" in in_words(facts, False)["settings"]) == (source != "config.json")
+    assert (f"block length by {source}" in in_words(facts)["settings"]) == (source != "config.json")
     assert facts["pretrained"] == ("JetLM/" + Path(path).parts[0].split("--")[2] if "--" in path else Path(path).name)
     warned = [record.getMessage() for record in caplog.records if "block_length=" in record.getMessage()]
     is_doubtful = "config.json, " in source or "default" in source

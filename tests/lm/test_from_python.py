@@ -13,9 +13,11 @@ from typing import Any, get_type_hints
 
 import nbformat
 import pytest
+import torch
+from lm_eval.loggers import EvaluationTracker
 from lm_eval.models.huggingface import HFLM
+from lm_eval.utils import hash_string
 from mypy import api
-from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -35,7 +37,7 @@ from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import main as sweep
-from tests.conftest import LM_EVAL_05, choice, data, generation, random_llama, tiny_model, tiny_tokenizer
+from tests.conftest import LM_EVAL_05, choice, data, evaluate, generation, random_llama, tiny_model, tiny_tokenizer
 from tests.support.commands import python
 
 README = Path(__file__).parents[2] / "README.md"
@@ -164,6 +166,8 @@ def test_what_decode_cannot_take_is_one_sentence(checkpoint: Path) -> None:
         (("a", LikelihoodOptions()), texts, r"options must be DecodingOptions\(...\), not LikelihoodOptions"),
         (("a", options), {**texts, "batch_size": 0}, "batch_size must be a whole number from 1 or None, not 0"),
         (("a", DecodingOptions(unfinished_thinking="empty")), texts, "needs lm_eval's think_end_token"),
+        (("a" * 253, options), texts, "a prompt is 1 tokens too long for the model's context of 256 tokens"),
+        (("<t></t>", options), {**texts, "max_thinking_tokens": 1, "end_think": "</t>"}, "that end thinking"),
         (("a", options), {**texts, "seeds": [1, 2]}, "seeds must be 1 whole numbers, one for each prompt"),
     ):
         with pytest.raises(OptionError, match=words):
@@ -177,6 +181,7 @@ def test_what_decode_cannot_take_is_one_sentence(checkpoint: Path) -> None:
     for pair, more, words in (
         ((["a", "b"], ["c"]), texts, "as many contexts as continuations, not 2 and 1"),
         (("a", "b"), {}, "a text cannot be scored without a tokenizer"),
+        (("a" * 256, "b"), texts, "a context is 1 tokens too long"),
         ((["a"], [[1, 2]]), texts, "must both be texts or lists of token ids, not str"),
         (("a", "b", options), texts, r"options must be LikelihoodOptions\(...\), not DecodingOptions"),
     ):
@@ -269,6 +274,19 @@ def test_a_token_across_the_contexts_end_is_split_as_in_lm_eval(checkpoint: Path
     assert merging.decode(found.token_ids) == "ab"
 
 
+def test_answers_end_at_the_tokens_of_the_generation_config_as_in_lm_eval(checkpoint: Path) -> None:
+    (denoiser, tokenizer), lm = load(str(checkpoint)), MDLM(str(checkpoint), device="cpu", batch_size=4, n_masks=8)
+    ids = decode(denoiser, [tokenizer.encode("red is")], n_masks=8)[0]
+    denoiser.model.generation_config.eos_token_id = [1, ids[3]]
+    lm.eos_ids |= {ids[3]}
+    expected = lm.generate_until([generation("red is")], disable_tqdm=True)
+    assert (
+        decode(denoiser, "red is", tokenizer=tokenizer, n_masks=8)
+        == expected
+        == [tokenizer.decode(ids[: ids.index(ids[3])])]
+    )
+
+
 def test_fillers_stand_behind_the_masks(checkpoint: Path) -> None:
     denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
     seen: list[list[int]] = []
@@ -296,6 +314,23 @@ def test_a_model_object_and_a_tokenizer_object(checkpoint: str) -> None:
     requests = [generation(text, max_gen_toks=4) for text in ("a", "bb", "ccc", "dddd", "eeeee")]
     expected = MDLM(str(checkpoint), device="cpu", batch_size=4).generate_until(requests, disable_tqdm=True)
     assert from_objects.generate_until(requests, disable_tqdm=True) == expected
+    facts = from_objects.get_model_info()["mdlm"]
+    with torch.no_grad():
+        from_objects.model.lm_head.weight += 1.0
+    from_objects.generate_until(requests, disable_tqdm=True)
+    assert facts["pretrained"] == "LlamaForCausalLM"
+    assert facts["weights"] != from_objects.get_model_info()["mdlm"]["weights"], "it was trained between them"
+
+
+def test_a_named_chat_template_is_applied_and_recorded(task_folder: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = {name: name + "{{ messages[0].content }}" for name in ("default", "x")}
+    lm = MDLM(tiny_model(), tokenizer=tokenizer, batch_size=5)
+    for asked, name in (("x", "x"), (True, "default")):
+        how = {"apply_chat_template": asked, "evaluation_tracker": EvaluationTracker()}
+        results = evaluate(lm, ["tiny_generate"], task_folder, log_samples=True, **how)
+        assert results["samples"]["tiny_generate"][0]["arguments"][0][0].startswith(f"{name}red")
+        assert results["config"]["mdlm"]["chat_template_sha"] == hash_string(tokenizer.chat_template[name])
 
 
 def test_a_model_object_and_loggers_are_left_as_they_were(checkpoint: str, tmp_path: Path) -> None:
@@ -315,17 +350,3 @@ def test_a_model_object_and_loggers_are_left_as_they_were(checkpoint: str, tmp_p
     assert pickle.dumps(model.config) == before
     model.save_pretrained(tmp_path)
     assert load_denoiser(str(tmp_path)).model.config._attn_implementation == "sdpa_grouped", "of a model of ours"
-
-
-def test_an_adapter_over_a_model_object(tmp_path: Path) -> None:
-    get_peft_model(tiny_model(), LoraConfig(target_modules=["q_proj"], r=2)).save_pretrained(tmp_path / "own")
-    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), peft=str(tmp_path / "own"))
-    assert lm.model.peft_config
-    assert lm.get_model_info()["mdlm"]["adapter"] == "own"
-
-
-def test_an_autoregressive_model_is_refused() -> None:
-    model = tiny_model()
-    model.config.is_causal = True
-    with pytest.raises(OptionError, match="is an autoregressive model"):
-        MDLM(model, tokenizer=tiny_tokenizer())

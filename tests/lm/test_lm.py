@@ -108,30 +108,17 @@ def test_processes_add_up_what_they_ran_and_take_the_time_of_the_slowest(
     assert cost["seconds"] == max(each["seconds"] for each in costs) < sum(each["seconds"] for each in costs)
 
 
-def test_meaningless_keys_give_one_warning(lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
-    requests = [generation(str(n), max_gen_toks=1, num_beams=3, repetition_penalty=1.1) for n in range(3)]
-    lm.generate_until(requests, disable_tqdm=True)
-    assert [record.message for record in caplog.records if "num_beams, repetition_penalty" in record.message] != []
-    assert sum("num_beams" in record.message for record in caplog.records) == 1
-
-
 def test_options_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> None:
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), block_length=8, confidence_threshold=0.9, steps=2)
-    short, long = (generation(text, max_gen_toks=n, filler="!") for text, n in (("a", 4), ("b", 16)))
+    short, long = (generation(text, max_gen_toks=n, filler="!", num_beams=3) for text, n in (("a", 4), ("b", 16)))
     lm.generate_until([short, long], disable_tqdm=True)
     said = {record.message for record in caplog.records if record.name == "mdlm_lm_eval.lm"}
     assert said == {
         "steps=2 has no effect with confidence_threshold=0.9",
         "filler=! has no effect without n_fillers",
+        "Ignored, as masked diffusion has no use for them: num_beams",
         "block_length is longer than 1 of 2 canvases, which are one block each; the shortest has 4 masks",
     }
-
-
-def test_a_rule_that_a_sampler_does_not_read_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
-    options = {"sampler": "wino", "confidence_threshold": 0.9, "unmasking": "margin"}
-    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), **options)
-    lm.generate_until([generation("a", max_gen_toks=4)], disable_tqdm=True)
-    assert "unmasking=margin has no effect with sampler=wino" in [record.message for record in caplog.records]
 
 
 def test_escape_until_lets_answers_go_on_behind_stop_strings(lm: MDLM, checkpoint: Path) -> None:
@@ -150,13 +137,6 @@ def test_a_limit_that_is_typed_replaces_the_one_that_lm_eval_fills_in(
     for name in ("max_new_tokens", "max_tokens"):
         config = evaluate(lm, ["bare"], tmp_path, gen_kwargs={name: 6}, limit=1)["config"]["mdlm"]
         assert config["tasks"]["bare"]["returned_tokens"] == [6, 6]
-
-
-def test_parallelize_is_nothing_without_a_gpu(checkpoint: Path, lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
-    spread = MDLM(str(checkpoint), parallelize=True, batch_size=4)
-    requests = [generation("abc", max_gen_toks=4)]
-    assert spread.generate_until(requests, disable_tqdm=True) == lm.generate_until(requests, disable_tqdm=True)
-    assert "parallelize=true has no effect without a GPU" in caplog.text
 
 
 def test_long_prompts_are_cut_on_the_left_and_counted(lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
@@ -262,7 +242,7 @@ def test_a_prompt_that_closes_thinking_leaves_whole_answers_and_no_end_to_write(
         results = evaluate(lm, [task], folder, apply_chat_template=True, log_samples=True)
         facts = results["config"]["mdlm"]
         strings = [sample["resps"][0][0] for sample in results["samples"][task]]
-        return strings, facts["tasks"][task]["endings"], in_words(facts, True)["settings"]
+        return strings, facts["tasks"][task]["endings"], in_words(facts)["settings"]
 
     plain, _, _ = answers("prefixed")
     asked: dict[str, Any] = {"think_end_token": "</think>", "enable_thinking": True, "unfinished_thinking": "empty"}
@@ -433,14 +413,18 @@ def test_automatic_batch_size_begins_with_what_fits_beside_the_weights(monkeypat
     assert lm.batches.size > 2
 
 
-def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: Path) -> None:
+@pytest.mark.parametrize("is_object", [False, True])
+def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: Path, is_object: bool) -> None:
     model = {"pretrained": str(checkpoint), "n_masks": 6, "steps": 3, "unmasking": "margin"}
-    settings = {"model_args": model, "device": "cpu", "batch_size": 2, "torch_random_seed": 77}
-    results = evaluate("mdlm", ["tiny_generate", "tiny_choice"], task_folder, **settings)
+    given = {"device": "cpu", "batch_size": 2}
+    lm = MDLM(**model, **given) if is_object else "mdlm"
+    settings = {"torch_random_seed": 77} | ({} if is_object else given | {"model_args": dict(model)})
+    results = evaluate(lm, ["tiny_generate", "tiny_choice"], task_folder, **settings)
     info = json.loads(json.dumps(results["config"], default=str))["mdlm"]
     assert (info["decoding"]["n_masks"], info["decoding"]["steps"], info["decoding"]["unmasking"]) == (6, 3, "margin")
     assert info["decoding"]["seed"] == info["likelihood"]["seed"] == 77
     assert info["explicit_options"] == ["n_masks", "steps", "unmasking"]
+    assert info["arguments"] == model
     assert info["pretrained"] == checkpoint.name
     assert info["dtype"] == "float32"
     assert info["torch"] == torch.__version__
@@ -448,11 +432,3 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     assert info["tasks"]["tiny_generate"] == data("cases.json")["record"]
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
     assert info["forward_passes"] > 3 * 3  # in batches of two, and those of the choices
-
-
-@pytest.mark.parametrize("batch_size", [3, "auto"])
-def test_where_nothing_fits_into_memory_it_ends(batch_size: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size=batch_size)
-    small_memory(lm, 0, monkeypatch)
-    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
-        lm.generate_until([generation(str(n), max_gen_toks=2) for n in range(5)], disable_tqdm=True)

@@ -100,16 +100,6 @@ def test_a_cache_is_left_with_the_evaluation_that_it_was_for(checkpoint: Path, t
     assert lm.get_model_info()["mdlm"]["tasks"]["task"]["requests"] == 1
 
 
-def test_a_cache_of_another_model_class_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    path = str(tmp_path / "cache.db")
-    lm = MDLM(str(checkpoint), device="cpu")
-    cache = CachingLM(lm, path)
-    cache.dbdict.clear()
-    cache.dbdict["answer of --model hf"] = "text"
-    with pytest.raises(OptionError, match="was not filled by --model mdlm"):
-        CachingLM(lm, path)
-
-
 @pytest.mark.parametrize(("settings", "asked", "is_drawn"), data("cases.json")["drawn answers"])
 def test_repetitions_keep_answers_of_their_own(
     checkpoint: Path, tmp_path: Path, settings: dict[str, Any], asked: dict[str, Any], is_drawn: bool

@@ -340,13 +340,20 @@ def test_load_has_a_row_per_file_task_and_metric(tmp_path: Path) -> None:
     assert read_result_file(tmp_path / "suite.json").tasks["mdlm_verb_largest"].options["n_masks"] == 200
 
 
-def test_a_groups_metric_is_of_the_tasks_that_have_it(tmp_path: Path) -> None:
+def test_a_groups_metric_and_settings_are_of_the_tasks_that_have_them(tmp_path: Path) -> None:
     metrics = {"a": {"acc,none": 0.5, "acc_stderr,none": 0.11}, "b": {"exact_match,none": 0.9}}
     content = result_file(metrics, asked=20) | {"groups": {"g": metrics["a"]}, "group_subtasks": {"g": ["a", "b"]}}
+    (both,) = content["config"]["mdlm"]["settings"]
+    other = both | {"options": both["options"] | {"temperature": 1.0, "steps": 4}, "tasks": ["b"]}
+    content["config"]["mdlm"]["settings"] = [both | {"tasks": ["a"]}, other]
+    content["n-shot"]["b"] = 0
     write(tmp_path, of=content)
-    frame = load(tmp_path).set_index(["task", "metric"])
+    frame = load(tmp_path, "all").set_index(["task", "metric"])
     facts = ["n", "score", "low", "high"]
     assert [*frame.loc[("g", "acc,none"), facts]] == [*frame.loc[("a", "acc,none"), facts]]
+    words = "bfloat16, steps=4 in 1 of 2 tasks, temperature=1.0 in 1 of 2 tasks"
+    assert (frame.loc[("g", "acc,none"), "setting"], frame.loc[("b", "exact_match,none"), "temperature"]) == (words, 1)
+    assert np.isnan([*frame.loc[("g", "acc,none"), ["shots", "temperature", "steps"]]]).all()
 
 
 def of_03(content: dict[str, Any], remasking: str) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def result_file(
     group: str = "",
     suite_hash: str | None = None,
     task_record: dict[str, Any] | None = None,
+    facts: dict[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Any tasks' results (task -> `metric,filter` -> score); `options` are decoding options that were set.
@@ -77,6 +78,7 @@ def result_file(
             "explicit_options": list(options),
             "tasks": dict.fromkeys(names, record),
             "task_suite": {"version": version, "sha256": suite_hash} if suite_hash else {},
+            **(facts or {}),
         }
     else:
         del config["mdlm"]

@@ -15,7 +15,6 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.tasks import generate, questions
 from tests.conftest import drawn_questions, evaluate, fake_template, refused, requests_of, suite
-from tests.support.commands import run
 from tests.support.local_tasks import Stub
 
 LISTS = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in (tasks_path() / "words").glob("*.txt")}
@@ -31,12 +30,6 @@ def test_words_are_many_single_and_cased_alike(category: str) -> None:
     cased = str.capitalize if category in CAPITALISED else str.lower
     assert [word for word in words if word != cased(word)] == []
     assert words == sorted(words)
-
-
-def test_the_generators_help_writes_nothing() -> None:
-    before = (generate.FOLDER / "README.md").stat().st_mtime_ns
-    assert "usage:" in run("mdlm_lm_eval.tasks.generate", "--help").stdout
-    assert (generate.FOLDER / "README.md").stat().st_mtime_ns == before
 
 
 def test_no_word_occurs_twice() -> None:
