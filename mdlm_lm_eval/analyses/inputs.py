@@ -27,7 +27,7 @@ class Prompt:
 
     `answer_at` is the position of the predicted token: the first mask, or the end for an autoregressive model. Then a
     placeholder token stands there, which does not affect the prediction. `answer` is the right letter, or the first
-    token of the answer.
+    token of the answer without blanks.
     """
 
     token_ids: list[int]
@@ -117,12 +117,24 @@ def build_prompts(task: Any, lm: Any, n_masks: int | None, *, limit: int | None,
             limit=limit, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=lm.apply_chat_template
         )
         for instance in task.instances:
-            answer = lm.tokenizer.encode(str(task.doc_to_target(instance.doc)), add_special_tokens=False)
             text, gen_kwargs = instance.args
-            prompts.append(_prompt(name, text, gen_kwargs, lm.tokenizer.decode(answer[:1]), lm, n_masks))
+            answer = first_token(task, instance.doc, lm.tokenizer, chat=chat)
+            prompts.append(_prompt(name, text, gen_kwargs, answer, lm, n_masks))
     texts = ([id for id in one.token_ids if id != lm.mask_token_id] for one in prompts)
     warn_of_unknown((name, count_unknown(lm.tokenizer, ids)) for ids in texts)
     return prompts
+
+
+def first_token(task: Any, document: dict[str, Any], tokenizer: Any, *, chat: bool) -> str:
+    """The first token of a question's answer, without blanks.
+
+    The answer follows the task's delimiter, as in lm-eval's examples, but in a chat: " Paris" may be another token than
+    "Paris".
+    """
+    answer = str(task.doc_to_target(document))
+    begun = answer if chat else f"{task.config.target_delimiter}{answer}"
+    tokens = [tokenizer.encode(text, add_special_tokens=False)[:1] for text in (begun, answer)]
+    return next(filter(None, (tokenizer.decode(token).strip() for token in tokens)), "")
 
 
 def _check_masks(task: Any, lm: Any, n_masks: int | None, *, of_suite: bool) -> None:

@@ -101,7 +101,8 @@ def confidence_rows(given: Namespace, lm: Any, task: Any) -> list[Row]:
         for question, (prompt, (token, confidence, entropy)) in enumerate(zip(prompts, predictions, strict=True)):
             predicted = lm.tokenizer.decode([token])
             row = {"task": task.config.task, "question": question, "n_masks": n_masks, "predicted": predicted}
-            row |= {"answer": prompt.answer, "correct": int(predicted == prompt.answer)}
+            written = predicted if suite_info([task.config.task]) else predicted.strip()
+            row |= {"answer": prompt.answer, "correct": int(written == prompt.answer != "")}
             rows.append(row | {"confidence": confidence, "entropy": entropy})
     return rows
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,6 +250,13 @@ def test_reorderings_shuffle_the_same_examples_each_in_its_own_way() -> None:
     assert sum(example.is_relevant for example in original) == 10
     distractors = [example.question for example in original if not example.is_relevant]
     assert all(option.isdigit() for question in distractors for option in question.options)
+
+
+def test_an_answers_first_token_follows_the_tasks_delimiter() -> None:
+    task = SimpleNamespace(doc_to_target=str, config=SimpleNamespace(target_delimiter=" "))
+    for encode, first in ((lambda text, **_: [text], "cold"), (lambda text, **_: [*text], "c")):
+        tokenizer = SimpleNamespace(encode=encode, decode="".join)
+        assert {inputs.first_token(task, "cold", tokenizer, chat=chat) for chat in (False, True)} == {first}  # type: ignore[arg-type]
 
 
 def test_a_masked_model_is_no_autoregressive_one(long_checkpoint: Path) -> None:
