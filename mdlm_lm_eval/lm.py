@@ -100,6 +100,7 @@ class MDLM(LoadedModel):
         self._take_seed()
         self._warn_of_preset(requests)
         self._warn_of_decoder()
+        self._last = requests[-1:]
         requests, answered_by = own_requests(requests, self.world_size)
         wanted = self._with_closed_thinking(requests, [self.settings.request(one.args[1]) for one in requests])
         if ignored := {name for request in wanted for name in request.ignored}:
@@ -289,6 +290,7 @@ class MDLM(LoadedModel):
         self._take_seed()
         self.check_likelihoods(request_type)
         self._warn_of_preset(requests)
+        self._last = requests[-1:]
         requests, answered_by = own_requests(requests, self.world_size)
         scorings = [self.scored(request_type, one) for one in requests]
         windows = [window for one in scorings for window in one.windows]
@@ -354,15 +356,19 @@ class MDLM(LoadedModel):
 
     def start_record(self) -> None:
         """Begins an empty record, without a request cache."""
+        self._last: Sequence[Instance] = []
         self.request_cache: RequestCache | None = None
         self.record = self.record_of_all = RunRecord()  # for this process, and for all processes
 
     def barrier(self) -> None:
-        """Waits for all processes, and merges their records.
+        """Waits for all processes, merges their records, and takes back the answers to lm-eval's padding copies.
 
         lm-eval calls this in every process after each kind of request. The methods above cannot exchange records, as
         they do not run in a process whose requests were all in the request cache.
         """
+        for one in self._last:  # lm-eval adds them to the request's own, where pass@k would count them
+            del one.resps[one.repeats or 1 :]
+        self._last = []
         if self.world_size > 1:
             records: list[Any] = [None] * self.world_size
             torch.distributed.all_gather_object(records, self.record)
