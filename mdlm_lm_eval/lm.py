@@ -65,6 +65,7 @@ class MDLM(LoadedModel):
     """
 
     _facts: dict[str, Any] | None = None  # the facts that `get_model_info` returned last
+    _last: Sequence[Instance] = ()  # the last request since `barrier`, of which there may be copies
 
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
         super().__init__(pretrained, **arguments)
@@ -356,7 +357,6 @@ class MDLM(LoadedModel):
 
     def start_record(self) -> None:
         """Begins an empty record, without a request cache."""
-        self._last: Sequence[Instance] = []
         self.request_cache: RequestCache | None = None
         self.record = self.record_of_all = RunRecord()  # for this process, and for all processes
 
@@ -368,7 +368,7 @@ class MDLM(LoadedModel):
         """
         for one in self._last:  # lm-eval adds them to the request's own, where pass@k would count them
             del one.resps[one.repeats or 1 :]
-        self._last = []
+        self._last = ()
         if self.world_size > 1:
             records: list[Any] = [None] * self.world_size
             torch.distributed.all_gather_object(records, self.record)

@@ -86,9 +86,7 @@ def test_results_file_names_the_settings(one_process: Path) -> None:
     assert len(set(first)) == 3
 
 
-def test_two_processes_give_the_same_answers(
-    checkpoint: Path, task_folder: Path, one_process: Path, tmp_path: Path
-) -> None:
+def test_two_processes_answer_alike(checkpoint: Path, task_folder: Path, one_process: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run("lm_eval", *words(checkpoint, task_folder, out), processes=2)
     info = result_file(out)["config"]["mdlm"]
@@ -97,7 +95,6 @@ def test_two_processes_give_the_same_answers(
         alone, shared = samples(one_process, task), samples(out, task)
         assert alone.keys() == shared.keys()
         for doc in alone:
-            # without those to the copies of the last request with which lm-eval pads the smaller share
             for one, two in zip(alone[doc], shared[doc], strict=True):
                 if task == "tiny_choice":
                     assert [float(v) for v, _ in one] == pytest.approx([float(v) for v, _ in two], abs=1e-4)
