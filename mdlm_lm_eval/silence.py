@@ -22,8 +22,8 @@ def silenced(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def said_once(name: str) -> Iterator[None]:
-    """Lets a logger give each message once."""
+def said_once(*names: str) -> Iterator[None]:
+    """Lets each of these loggers give a message once."""
     said: set[str] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -31,12 +31,14 @@ def said_once(name: str) -> Iterator[None]:
         said.add(record.getMessage())
         return len(said) > before
 
-    logger = logging.getLogger(name)
-    logger.addFilter(is_new)
+    loggers = [logging.getLogger(name) for name in names]
+    for logger in loggers:
+        logger.addFilter(is_new)
     try:
         yield
     finally:
-        logger.removeFilter(is_new)
+        for logger in loggers:
+            logger.removeFilter(is_new)
 
 
 @contextmanager

@@ -12,7 +12,9 @@ trap 'rm -rf "$scratch"' EXIT
 "${PYTHON:-python3}" -m venv "$scratch/venv"
 . "$scratch/venv/bin/activate"
 pip install --quiet torch==2.13.0
-pip install --quiet "mdlm-lm-eval[test] @ file://$wheel" "$@"
+pip install --quiet "mdlm-lm-eval[test] @ file://$wheel"
+# By itself: beside the wheel's own requirements, pip takes no pre-release.
+[ $# = 0 ] || pip install --quiet "$@"
 
 mkdir "$scratch/tree"
 git archive HEAD | tar -x -C "$scratch/tree"

@@ -27,14 +27,15 @@ Answers = Mapping[str, Signs]
 
 @cache
 def tasks(fewshot_seed: int) -> dict[str, Any]:
-    """The tasks of `mdlm_rules` by name, which take seconds to load."""
+    """The tasks of `mdlm_rules` by name, which take seconds to load; lm-eval 0.5 writes `GROUP::` before it."""
     from lm_eval.tasks import TaskManager
 
     from mdlm_lm_eval import tasks_path
 
     folder, metadata = str(tasks_path() / "rules"), {"fewshot_seed": fewshot_seed}
     manager = TaskManager(include_path=folder, include_defaults=False, metadata=metadata)
-    return dict(manager.load(["mdlm_rules"])["tasks"])
+    loaded = manager.load(["mdlm_rules"])["tasks"]
+    return {name.rpartition("::")[2]: task for name, task in loaded.items()}
 
 
 @cache

@@ -51,7 +51,8 @@ def main() -> None:
         os.environ.pop(name, None)
     with (
         ending_well(COMMAND, after_stop="the same command goes on"),
-        said_once("lm_eval.api.task"),  # lm-eval repeats its hint about `--metadata`, and asks git, in each cell
+        # lm-eval (0.4, 0.5) repeats its hint about `--metadata`, and asks git, in each cell.
+        said_once("lm_eval.api.task", "lm_eval.api.task._task"),
         quiet_git(),
     ):
         sweep, places = sweep_of(sys.argv[1:])

@@ -53,4 +53,4 @@ def grade(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """
     given = _SLOTS.findall(results[0])
     right = sum(one == letter for one, letter in zip(given, doc["answer"], strict=False))
-    return {"acc": right / ASKED, "exact_match": float(results[0] == doc["answer"])}
+    return {"acc_slots": right / ASKED, "exact_match": float(results[0] == doc["answer"])}

@@ -131,8 +131,8 @@ def test_pass_at_k_is_of_all_questions_or_of_none() -> None:
     repeat(task, 2)
     scores = evaluated(Stub("", "", half, half), manager, loaded, limit=2)["results"]["mdlm_sheet"]
     names = {key.partition(",")[0] for key, value in scores.items() if isinstance(value, float)}
-    assert names - {"sample_len"} == {"acc", "exact_match", "exact_match_pass@2"}
-    assert (scores["acc,none"], scores["exact_match_pass@2,none"]) == (0.25, 0.0)
+    assert names - {"sample_len"} == {"acc_slots", "exact_match", "exact_match_pass@2"}
+    assert (scores["acc_slots,none"], scores["exact_match_pass@2,none"]) == (0.25, 0.0)
 
 
 def test_a_metric_without_a_mean_is_refused() -> None:

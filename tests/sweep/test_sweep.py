@@ -281,7 +281,6 @@ def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_
         assert result["config"]["mdlm_sweep"]["settings"]["weights"]
 
 
-@pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 has no TrackioLogger")
 def test_what_lm_eval_says_in_each_cell_appears_once_and_git_is_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: Any
 ) -> None:
@@ -295,6 +294,7 @@ def test_what_lm_eval_says_in_each_cell_appears_once_and_git_is_quiet(
     assert caplog.text.count("Custom kwargs can be passed") == 1
 
 
+@pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 has no TrackioLogger")
 def test_cells_are_sent_to_trackio(
     tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
