@@ -48,7 +48,7 @@ from mdlm_lm_eval.options import (
 )
 from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord, facts_of_run
 from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
-from mdlm_lm_eval.results.names import model_name
+from mdlm_lm_eval.results.names import model_name, other_base
 from mdlm_lm_eval.results.result_file import UNKNOWN
 from mdlm_lm_eval.results.suite import suite_task
 
@@ -97,7 +97,7 @@ class MDLMServer(LocalCompletionsAPI):
     base_url: the server's address.
     engine: one of `ENGINES`; auto asks the server.
     engine_version: needed if the engine does not report it. (lm-eval uses the argument `version` for a task's.)
-    model: the name of the model on the server; by default the first that the server lists.
+    model: the name of the model on the server; by default `pretrained`, or the only one that the server lists.
     pretrained: the checkpoint, on the hub or in a folder; by default `model`. Its tokenizer makes the token ids.
     settings: decoding options that the server was started with and does not report, as a dictionary or JSON. Engines
         that read them from requests get them so.
@@ -145,8 +145,10 @@ class MDLMServer(LocalCompletionsAPI):
             max_retries=max_retries,
             verify_certificate=verify_certificate,
         )
-        listed = (self._ask("/v1/models").get("data") or [{}])[0]
+        listed = _chosen(self._ask("/v1/models").get("data") or [{}], model or pretrained, is_said=bool(model))
         self.model = model or listed.get("id") or pretrained
+        if "/" in self.model and other_base(self.model, pretrained):
+            logger.warning("The server has the model %s, and pretrained is %s", self.model, pretrained)
         owner = str(listed.get("owned_by"))
         self.engine = engine if engine != "auto" else owner if owner in serving.ENGINES else "openai"
         if self.engine not in serving.ENGINES:
@@ -609,6 +611,18 @@ class MDLMServer(LocalCompletionsAPI):
             options = {f"decoding {name}": value for name, value in effective.items() if name not in silent}
             self.request_cache = RequestCache(cache_hook.dbdict, facts | options)
             self.record = self.request_cache.record or self.record
+
+
+def _chosen(listed: Sequence[Mapping[str, Any]], name: str, *, is_said: bool) -> Mapping[str, Any]:
+    """Returns the model of this name of those that a server lists, else the first.
+
+    Raises OptionError if `name`, a checkpoint, is none of several.
+    """
+    found = next((one for one in listed if one.get("id") == name), None)
+    if found is None and name and not is_said and len(listed) > 1:
+        ids = ", ".join(shown(one.get("id")) for one in listed[:8])
+        raise OptionError(f"model is not set, and the server has several, none of which is {shown(name)}: {ids}")
+    return found or listed[0]
 
 
 def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:

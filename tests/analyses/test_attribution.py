@@ -176,9 +176,7 @@ def bytewise(long_checkpoint: Path) -> Any:
 
 @pytest.mark.parametrize("pretrained", ["built-in", "built-in-block"])
 @pytest.mark.parametrize(("name", "n_masks"), [(OPEN, 1), (OPEN, 9), (SLOT, None)])
-def test_predictions_are_the_answers_that_lm_eval_scores(
-    pretrained: str, name: str, n_masks: int | None, tasks: dict[str, Any]
-) -> None:
+def test_predictions_are_lm_evals(pretrained: str, name: str, n_masks: int | None, tasks: dict[str, Any]) -> None:
     model, task = load_model("mdlm", {"pretrained": pretrained}, "cpu"), tasks[name]
     prompts = build_prompts(task, model, n_masks, limit=8, chat=False)
     predicted = [model.tokenizer.decode([token]) for token, *_ in runs.predict(model.denoiser, prompts)]

@@ -170,9 +170,7 @@ def test_calibration_of_known_confidences() -> None:
     assert low["error"] == high["error"] == pytest.approx((4 * 0.5 + 10 * 0.05) / 14)
 
 
-def test_left_to_right_has_tau_1_and_another_order_has_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tau_of_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for unmasking in ("left_to_right", "random"):
         lm = MDLM(trace=True, unmasking=unmasking, batch_size=4)
         result = evaluate(lm, ["mdlm_reversal_as_given"], limit=4)

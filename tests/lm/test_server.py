@@ -124,6 +124,16 @@ def test_the_family_of_a_config_of_several_is_told(tmp_path: Path) -> None:
     assert lm.family.name == "a2d-qwen3-mdlm"
 
 
+def test_of_several_models_the_checkpoints_own_is_asked() -> None:
+    with StandIn(echo, {"/v1/models": {"data": [{"id": "another"}, {"id": MODEL}]}}) as server:
+        lm_of(server).generate_until(numbered(1))
+        assert server.served[0]["model"] == MODEL
+        with pytest.raises(OptionError, match="several, none of which is built-in: another, built-in-block"):
+            lm_of(server, pretrained="built-in")
+        with pytest.raises(OptionError, match="audit does not work with temperature"):
+            lm_of(server, audit=1, temperature=1.0, device="cpu").generate_until(numbered(1))
+
+
 def test_what_a_server_ignores_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     with StandIn(echo, sglang()) as server:
         lm = lm_of(server)
@@ -381,14 +391,6 @@ def test_the_audit_tells_the_settings_of_a_server_from_others(decoder: Callable[
     assert [one["doc_id"] for one in wrong["exact_answers"]] == [one["doc_id"] for one in right["exact_answers"]]
     by_doc = {one["doc_id"]: one["exact"] for one in wrong["exact_answers"] if "exact" in one}
     assert all(expected[doc] == exact for doc, exact in by_doc.items())
-
-
-def test_sampled_answers_are_not_audited(decoder: Callable[..., Answer]) -> None:
-    with StandIn(decoder()) as server:
-        lm = lm_of(server, audit=1, temperature=1.0, device="cpu")
-        with pytest.raises(OptionError, match="audit does not work with temperature"):
-            lm.generate_until(numbered(1))
-        assert server.served == []
 
 
 def test_the_reference_reaches_what_an_engine_reaches() -> None:
