@@ -32,7 +32,7 @@ from mdlm_finetune.card import write_card
 from mdlm_finetune.data import Example, load_examples
 from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
 from mdlm_finetune.recipe import Recipe, Run, decides_weights
-from mdlm_lm_eval import load_denoiser, load_tokenizer
+from mdlm_lm_eval import __version__, load_denoiser, load_tokenizer
 from mdlm_lm_eval.checkpoints import adapter_config, context_length, load_config
 from mdlm_lm_eval.loader import digests
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -339,7 +339,7 @@ def _untie(model: PeftModel) -> None:
 
 
 def _what_is_learned(run: Run) -> dict[str, Any]:
-    """Everything that decides the weights: settings, number of processes (each has a batch), digest of the data."""
+    """Everything that decides the weights: settings, number of processes (each has a batch), data and version."""
     settings = {name: value for name, value in run.settings.items() if decides_weights(name)}
     if run.recipe.train_file is not None:
         if not Path(run.recipe.train_file).is_file():
@@ -349,7 +349,7 @@ def _what_is_learned(run: Run) -> dict[str, Any]:
     settings.pop("plugins", None)
     if loaded := digests({"objective": run.recipe.objective}):
         settings["plugins"] = loaded
-    return settings | {"processes": run.training.world_size}
+    return settings | {"processes": run.training.world_size, "package_version": __version__}
 
 
 def _digest_of(run: Run, learned: Mapping[str, Any]) -> str:

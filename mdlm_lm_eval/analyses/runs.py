@@ -10,7 +10,7 @@ from accelerate import find_executable_batch_size
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import __version__, checkpoints
 from mdlm_lm_eval.analyses import FILES, inputs
 from mdlm_lm_eval.analyses.report import Report, Row, over_tasks
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -34,7 +34,8 @@ def run(given: Namespace) -> Report:
     tasks = inputs.load_tasks(given.tasks, given.metadata, own)
     pretrained, adapter = str(given.model_args.get("pretrained", BUILT_IN)), given.model_args.get("peft")
     beside = {name: given.model_args.get(name) for name in ("tokenizer", "subfolder", "revision")}
-    settings = {  # everything that decides the results, except version, batch size and device
+    settings = {  # everything that decides the results, except batch size and device
+        "package_version": __version__,
         "model": given.model,
         "pretrained": recorded_name(pretrained),
         "model_args": {name: value for name, value in given.model_args.items() if name not in ("pretrained", "peft")},

@@ -14,7 +14,7 @@ import scipy.stats
 from lm_eval.loggers import EvaluationTracker
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval import __version__, tasks_path
 from mdlm_lm_eval.analyses.__main__ import main
 from mdlm_lm_eval.analyses.order import calibration, order_by_model, order_of, read_orders
 from mdlm_lm_eval.analyses.report import Report, over_tasks
@@ -58,7 +58,7 @@ def test_groups_and_a_stopped_run_that_continues(
     assert all(row["n_masks"] == "7" and 0 < float(row["gradient"]) <= 1 for row in rows)
     content = json.loads(whole.with_suffix(".json").read_text())
     assert content["command"].startswith("mdlm-attribution groups --tasks mdlm_animal_smallest")
-    assert content["settings"]["pretrained"] == "built-in"
+    assert {"pretrained": "built-in", "package_version": __version__}.items() <= content["settings"].items()
     said = capsys.readouterr().out
     for group in content["summary"]["groups"]:
         values = [float(row["gradient"]) for row in rows if row["group"] == group["group"]]
