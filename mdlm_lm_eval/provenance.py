@@ -60,6 +60,7 @@ def provenance(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
         "prefix_token_id": lm.custom_prefix_token_id,
         "plugins": [*of_run["plugins"], *foreign],
         "family": lm.family.name,
+        "quantised_by": _quantised_by(model.config.to_dict()),
         "pretrained": lm.name,
         "adapter": lm.peft and adapter_name(lm.peft),
         "adapter_recipe": lm.peft and adapter_recipe(lm.peft),
@@ -90,6 +91,12 @@ def _arguments_of(lm: LoadedModel) -> dict[str, Any]:
     return own | {
         name: getattr(value, "name_or_path", str(value)) or type(value).__name__ for name, value in objects.items()
     }
+
+
+def _quantised_by(config: Mapping[str, Any]) -> str | None:
+    """Returns the method by which the weights are quantised."""
+    settings = config.get("quantization_config") or {}
+    return settings.get("quant_method") and str(getattr(settings["quant_method"], "value", settings["quant_method"]))
 
 
 def _block_length_from(lm: LoadedModel) -> str | None:
@@ -184,6 +191,7 @@ def in_words(facts: Mapping[str, Any]) -> dict[str, str]:
         words += [f"{name}={value}" for value in sorted(values)]
     words += [f"an adapter of {facts['adapter_base']}"] if facts["adapter_base"] else []
     words += [f"ignore_weights={facts['ignore_weights']}"] if facts["ignore_weights"] else []
+    words += [f"quantised by {facts['quantised_by']}"] if facts["quantised_by"] else []
     words += ["each row alone (padding changes the model's logits)"] if facts["rows_alone"] else []
     source = facts["block_length_from"]
     words += [f"block length by {source}"] if source not in (None, "model_args", "config.json") else []

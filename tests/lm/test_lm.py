@@ -234,7 +234,7 @@ def test_a_prompt_that_closes_thinking_leaves_whole_answers_and_no_end_to_write(
         "{% for m in messages %}<{{ m.role }}>{{ '<think></think>' if m.role == 'assistant' }}{{ m.content }}<|eos|>"
         "{% endfor %}{{ '<assistant>' if add_generation_prompt }}"
     )
-    model.config.mask_token_id = MASK
+    model.config.mask_token_id, model.config.quantization_config = MASK, {"quant_method": "gptq", "bits": 4}
     (folder / "prefixed.yaml").write_text("{include: tiny_generate.yaml, task: prefixed, gen_prefix: The answer is}")
 
     def answers(task: str, **arguments: Any) -> tuple[list[str], dict[str, int], str]:
@@ -258,7 +258,7 @@ def test_a_prompt_that_closes_thinking_leaves_whole_answers_and_no_end_to_write(
     assert endings["unfinished_thinking"] == found.count("") > 0
     assert (endings["thinking_closed"], "close thinking" in line) == (0, False)
     _, endings, line = answers("tiny_generate", max_thinking_tokens=2)
-    assert (endings["thinking_kept"], "5 answers with their thinking" in line) == (5, True)
+    assert (endings["thinking_kept"], "5 answers with their thinking" in line, "by gptq" in line) == (5, True, True)
 
 
 @pytest.mark.parametrize(("prompt", "think_end", "expected"), data("cases.json")["closed thinking"])
