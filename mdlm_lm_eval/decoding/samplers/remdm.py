@@ -21,9 +21,11 @@ class Remdm(Remasking):
     remask_tokens: int = option(1, "tokens masked again per pass", least=1)
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Refuses `steps`, as a pass fills one token."""
+        """Refuses `steps` and `schedule`, as a pass fills one token."""
         if (options.steps, options.steps_per_block) != ("auto", None):
             return f"steps must be auto with sampler=remdm, which fills one token a pass, not {options.steps}"
+        if options.schedule != DecodingOptions.schedule:
+            return f"schedule={options.schedule} does not work with sampler=remdm, which fills one token a pass"
         return super().refuses(options, attention)
 
     def needs(self, options: DecodingOptions) -> Needs:
