@@ -29,12 +29,15 @@ def read_orders(paths: Iterable[Path]) -> list[Row]:
     """One row for each traced answer in the result files at or below `paths`, with the values of `order_of`.
 
     `model` also names the adapter and the setting. `correct` is the exact match of the question's sample, or its first
-    metric; None without samples. Raises OptionError if no answer was traced.
+    metric; None without samples, and for a question that was asked several times. Raises OptionError if no answer was
+    traced.
     """
     rows: list[Row] = []
     for file in read_results(paths):
         for task, recorded in file.mdlm["tasks"].items():
-            samples = samples_path(file.place, task) if "trace" in recorded else None
+            # Of a question that was asked several times, the sample has one score for all answers.
+            is_told = "trace" in recorded and file.tasks[task].repeats == 1
+            samples = samples_path(file.place, task) if is_told else None
             metrics = read_scores(samples) if samples else {"": {}}
             metric = min(metrics, key=lambda name: not name.startswith("exact_match"))
             right = {question[0]: score for question, score in metrics[metric].items()}

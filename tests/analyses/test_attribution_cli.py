@@ -186,6 +186,9 @@ def test_tau_of_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     call(monkeypatch, "order", tmp_path, "--output_path", tmp_path / "out")
     assert re.search(r"left_to_right.*: Kendall's tau with left to right 1\.000", capsys.readouterr().out)
     assert {path.suffix for path in (tmp_path / "out").glob("order.*")} == {".csv", ".json", ".png", ".svg"}
+    for path in tmp_path.rglob("results_*.json"):
+        path.write_text(path.read_text().replace('"repeats": 1', '"repeats": 2'))
+    assert {row["correct"] for row in read_orders([tmp_path])} == {None}  # a question has one score for all answers
 
 
 def test_results_without_a_trace_say_how_to_get_one(tmp_path: Path) -> None:
