@@ -45,7 +45,7 @@ class Scored:
 Scores = Mapping[int, Scored]  # by mask count
 
 
-def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]], digest: str) -> None:
+def write_card(adapter: Path, run: Run, n_examples: int, log: Sequence[Mapping[str, Any]], digest: str) -> None:
     """Writes README.md into the folder `adapter`, without scores. `log` is the Trainer's history.
 
     Tables name the adapter by its `model_name`, such as "MA (CE + TV), seed 0", or by its folder if keys of the recipe
@@ -75,7 +75,7 @@ def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]], digest
         group=GROUP,
         template=_template(recipe),
         loss=objective.in_words,
-        n_examples=run.n_examples,
+        n_examples=n_examples,
         source=Path(recipe.train_file).name if recipe.train_file else recipe.dataset_name,
         seed=recipe.seed,
         lines=lines,

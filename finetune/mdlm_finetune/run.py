@@ -235,7 +235,7 @@ def finetune(run: Run) -> DiffusionTrainer:
             # Sharded training gathers the weights here, so every process takes part. Only the first one writes.
             trainer.save_model(str(folder))
             if is_main:
-                write_card(folder, run, trainer.state.log_history, _digest_of(run, learned))
+                write_card(folder, run, len(examples), trainer.state.log_history, _digest_of(run, learned))
         if is_main and recipe.merge:
             write_merged(recipe)
     return trainer
