@@ -154,7 +154,9 @@ def decode(network: Any, job: dict[str, Any], tensors: dict[str, Tensor]) -> dic
         numbers.append(len(passes.found))
         for p, one in enumerate(passes.found):
             tensors |= {f"{n}.{p}.{name}": each for name, each in one.items()}
-    return {"told": told, "arguments": given, "seconds": seconds, "passes": numbers}
+    masks = {name: takes.parameters[name].default for name in MASKS if name in takes.parameters}
+    masks = {name: id for name, id in masks.items() if isinstance(id, int) and id != job["mask_token_id"]}
+    return {"told": told, "arguments": given, "seconds": seconds, "passes": numbers, "other_masks": masks}
 
 
 def logits_of(network: Any, canvas: list[int], device: str) -> Tensor:

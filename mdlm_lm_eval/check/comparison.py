@@ -200,6 +200,8 @@ def compare_choices(
         causes.add(f"tokens are drawn, at temperature={shown(options.temperature)}, with other random numbers")
         called = None
     found = Beside(denoiser, theirs, end_ids)
+    for name, id in theirs.report["other_masks"].items():
+        found.causes.add(f"{name}={id} by default in their function and {denoiser.mask_token_id} here")
     found.compare(canvases, options)
     under_theirs = Beside(denoiser, theirs, end_ids) if causes else found
     if causes and called is not None:

@@ -123,10 +123,11 @@ def test_a_known_cause_excuses_what_it_causes_and_nothing_else(checkpoint: Path)
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_template_that_is_left_out_is_named(checkpoint: Path) -> None:
-    found = check(_parser().parse_args([str(checkpoint), "--against", SAMPLER, "--gen_toks", "4", "--requests", "0"]))
-    (cause,) = found["choices"]["causes"]
-    assert "--apply_chat_template" in cause
+def test_a_template_that_is_left_out_and_another_mask_than_their_default_are_named(checkpoint: Path) -> None:
+    words = [str(checkpoint), "--against", SAMPLER, "--gen_toks", "4", "--requests", "0"]
+    mask, template = check(_parser().parse_args([*words, "--model_args", "mask_token_id=7"]))["choices"]["causes"]
+    assert mask == "mask_id=2 by default in their function and 7 here"
+    assert "--apply_chat_template" in template
 
 
 @pytest.mark.usefixtures("without_tasks_of_lm_eval")
