@@ -189,9 +189,8 @@ def in_words(facts: Mapping[str, Any]) -> dict[str, str]:
     for name in sorted({*facts["explicit_options"], *(by_requests - {"max_gen_toks"})} - said):
         values = {shown(one["options"][name]) for one in facts["settings"] if name in one["options"]}
         words += [f"{name}={value}" for value in sorted(values)]
-    words += [f"an adapter of {facts['adapter_base']}"] if facts["adapter_base"] else []
-    words += [f"ignore_weights={facts['ignore_weights']}"] if facts["ignore_weights"] else []
-    words += [f"quantised by {facts['quantised_by']}"] if facts["quantised_by"] else []
+    named = {"an adapter of ": "adapter_base", "ignore_weights=": "ignore_weights", "quantised by ": "quantised_by"}
+    words += [f"{what}{facts[name]}" for what, name in named.items() if facts[name]]
     words += ["each row alone (padding changes the model's logits)"] if facts["rows_alone"] else []
     source = facts["block_length_from"]
     words += [f"block length by {source}"] if source not in (None, "model_args", "config.json") else []

@@ -145,10 +145,7 @@ class MDLMServer(LocalCompletionsAPI):
             max_retries=max_retries,
             verify_certificate=verify_certificate,
         )
-        listed = _chosen(self._ask("/v1/models").get("data") or [{}], model or pretrained, is_said=bool(model))
-        self.model = model or listed.get("id") or pretrained
-        if "/" in self.model and other_base(self.model, pretrained):
-            logger.warning("The server has the model %s, and pretrained is %s", self.model, pretrained)
+        listed = self._chosen(model, pretrained)
         owner = str(listed.get("owned_by"))
         self.engine = engine if engine != "auto" else owner if owner in serving.ENGINES else "openai"
         if self.engine not in serving.ENGINES:
@@ -191,6 +188,22 @@ class MDLMServer(LocalCompletionsAPI):
             raise OptionError(
                 f"base_url={self.address}: no server answers ({reason}); start one, or name the address that it prints"
             ) from error
+
+    def _chosen(self, model: str, pretrained: str) -> Mapping[str, Any]:
+        """Sets `model`, and returns what the server lists of it, or of its first.
+
+        Without an argument `model`, it is the one called `pretrained`, or the first; OptionError if none of several is.
+        """
+        listed = self._ask("/v1/models").get("data") or [{}]
+        found = next((one for one in listed if one.get("id") == (model or pretrained)), None)
+        if found is None and pretrained and not model and len(listed) > 1:
+            ids = ", ".join(shown(one.get("id")) for one in listed[:8])
+            raise OptionError(f"model is not set, and the server has several, none of which is {pretrained}: {ids}")
+        found = found or listed[0]
+        self.model = model or found.get("id") or pretrained
+        if "/" in self.model and other_base(self.model, pretrained):
+            logger.warning("The server has the model %s, and pretrained is %s", self.model, pretrained)
+        return dict(found)
 
     def _said(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns facts about the server for the result, and the decoding options that it reports."""
@@ -611,18 +624,6 @@ class MDLMServer(LocalCompletionsAPI):
             options = {f"decoding {name}": value for name, value in effective.items() if name not in silent}
             self.request_cache = RequestCache(cache_hook.dbdict, facts | options)
             self.record = self.request_cache.record or self.record
-
-
-def _chosen(listed: Sequence[Mapping[str, Any]], name: str, *, is_said: bool) -> Mapping[str, Any]:
-    """Returns the model of this name of those that a server lists, else the first.
-
-    Raises OptionError if `name`, a checkpoint, is none of several.
-    """
-    found = next((one for one in listed if one.get("id") == name), None)
-    if found is None and name and not is_said and len(listed) > 1:
-        ids = ", ".join(shown(one.get("id")) for one in listed[:8])
-        raise OptionError(f"model is not set, and the server has several, none of which is {shown(name)}: {ids}")
-    return found or listed[0]
 
 
 def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:

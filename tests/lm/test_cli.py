@@ -268,4 +268,4 @@ def test_an_adapter_around_a_tied_output_head(tmp_path: Path) -> None:
     assert lm.model.get_output_embeddings().weight.data_ptr() == lm.model.get_input_embeddings().weight.data_ptr()
     edit_json(tmp_path / "adapter_config.json", base_model_name_or_path="you/another")
     lm.use_adapter(str(tmp_path))
-    assert "an adapter of another" in in_words(lm.get_model_info()["mdlm"], False)["settings"]
+    assert "an adapter of another" in in_words(lm.get_model_info()["mdlm"])["settings"]
