@@ -87,12 +87,11 @@ def test_results_file_names_the_settings(one_process: Path) -> None:
 
 
 def test_two_processes_answer_alike(checkpoint: Path, task_folder: Path, one_process: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    run("lm_eval", *words(checkpoint, task_folder, out), processes=2)
-    info = result_file(out)["config"]["mdlm"]
+    run("lm_eval", *words(checkpoint, task_folder, tmp_path), processes=2)
+    info = result_file(tmp_path)["config"]["mdlm"]
     assert info["processes"] == 2
     for task in ALL_TASKS.split(","):
-        alone, shared = samples(one_process, task), samples(out, task)
+        alone, shared = samples(one_process, task), samples(tmp_path, task)
         assert alone.keys() == shared.keys()
         for doc in alone:
             for one, two in zip(alone[doc], shared[doc], strict=True):
