@@ -2,7 +2,8 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -112,7 +113,8 @@ class MDLM(LoadedModel):
         self._warn_of_no_effect(generations)
         self._warn_of_requests(requests, generations, [one.canvas.prompt_length for one in generations])
         job = GenerationJob(self, generations, shows_progress=not disable_tqdm and self.rank == 0)
-        strings = job.run()
+        with self._own_record():
+            strings = job.run()
         endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
         if n_unfinished := endings["unfinished_thinking"]:
             n = sum(endings[name] for name in ENDINGS)
@@ -164,7 +166,7 @@ class MDLM(LoadedModel):
         numbers["returned_tokens"] = canvas.n_returned
         numbers["fillers"] = len(fillers)
         numbers["prompt_tokens"] = canvas.prompt_length
-        may_draw = options.guest is not None or self.family.generate is not None
+        may_draw = options.guest is not None or self.family.draws
         differs = request.sampled or may_draw or bool(instance.args[1].get("do_sample"))
         return Generation(
             instance=instance,
@@ -302,7 +304,8 @@ class MDLM(LoadedModel):
         job = LikelihoodJob(
             self, request_type, scorings, self._likelihood_options(request_type), shows_progress=shows_progress
         )
-        results = job.run()
+        with self._own_record():
+            results = job.run()
         return [results[n] for n in answered_by]
 
     # Warnings before the first pass
@@ -359,6 +362,15 @@ class MDLM(LoadedModel):
         """Begins an empty record, without a request cache."""
         self.request_cache: RequestCache | None = None
         self.record = self.record_of_all = RunRecord()  # for this process, and for all processes
+
+    @contextmanager
+    def _own_record(self) -> Iterator[None]:
+        """Forgets what a run has answered that an error or Ctrl-C ends: the next one is another evaluation."""
+        try:
+            yield
+        except BaseException:
+            self.start_record()
+            raise
 
     def barrier(self) -> None:
         """Waits for all processes, merges their records, and takes back the answers to lm-eval's padding copies.

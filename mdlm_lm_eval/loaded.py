@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
+from lm_eval.utils import hash_string
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mdlm_lm_eval import checkpoints
@@ -164,6 +165,12 @@ class LoadedModel(HFLM):
         return Batches(self.batch_size, min(most, _MAX_AUTO_BATCH_ON_CPU) if self.device.type == "cpu" else most)
 
     # Text
+
+    @property
+    def tokenizer_name(self) -> str:
+        """A part of the key of lm-eval's `--cache_requests`: chats depend on the template and its arguments, too."""
+        template = repr((self.tokenizer.chat_template, self.chat_template_args))
+        return f"{super().tokenizer_name}-{hash_string(template)}"
 
     @cached_property
     def vocabulary_digest(self) -> str:

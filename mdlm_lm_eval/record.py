@@ -115,6 +115,7 @@ class TaskRecord:
         blocks and events, as `trace.as_recorded` writes them. trace_tokens: the text of each token id in the traces.
     repeated: the number of questions that were asked several times, of their answers, and of distinct answers.
     errors: document, number of the choice and standard error in nats of each estimated log-likelihood.
+    drawn: the number of answers that depend on the seed.
     longer_continuations: the number of continuations longer than `n_masks`, which were scored at their own lengths.
     short_answers: the number of answers that a server ended for their length before they had all tokens.
     """
@@ -134,6 +135,7 @@ class TaskRecord:
     first_tokens: list[OfFirstToken] = field(default_factory=list)
     repeated: Counter[str] = field(default_factory=Counter)
     errors: list[tuple[int | None, int, float]] = field(default_factory=list)
+    drawn: int = 0
     longer_continuations: int = 0
     short_answers: int = 0
 
@@ -209,7 +211,7 @@ class TaskRecord:
         if self.first_tokens:
             facts["first_token"] = self._first_token()
         facts |= {"repeated": dict(self.repeated)} if self.repeated else {}
-        for name in ("longer_continuations", "short_answers"):
+        for name in ("drawn", "longer_continuations", "short_answers"):
             facts |= {name: n} if (n := getattr(self, name)) else {}
         if self.errors:
             errors = [error for _, _, error in sorted(self.errors, key=lambda one: (one[0] or 0, one[1]))]

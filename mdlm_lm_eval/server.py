@@ -313,7 +313,7 @@ class MDLMServer(LocalCompletionsAPI):
         numbers = {"prompt_tokens": len(kept), "returned_tokens": n_tokens}
         if stated or self.dialect.blocks:
             numbers |= {"masks": stated or n_tokens, "asked_masks": stated or n_tokens}
-        differs = request.sampled or self.family.generate or instance.args[1].get("do_sample")
+        differs = request.sampled or self.family.draws or instance.args[1].get("do_sample")
         return ServerJob(
             instance=instance,
             options=options,

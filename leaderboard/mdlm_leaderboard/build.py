@@ -271,7 +271,7 @@ def command_of(file: ResultFile) -> str:
     seeds = tuple(file.config.get(name) for name in _SEEDS)
     flags = {
         "model": file.model_kind,
-        "model_args": file.model_args,
+        "model_args": file.config.get("model_args") or file.model_args,  # as typed, if there was a command
         "tasks": ",".join(outermost),
         "gen_kwargs": file.gen_kwargs,
         **_examples_of(file),

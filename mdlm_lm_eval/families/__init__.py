@@ -112,6 +112,7 @@ class Family:
     shift: whether the output at position i predicts the token at i + 1. It raises OptionError if that is unknown.
     attention: the attention pattern, from the config and the option `block_length`. By default every position sees the
         whole canvas, also if it is decoded in blocks.
+    draws: whether answers may depend on the seed at any temperature.
     edits: whether decoding may change tokens that it has written, until their block is done (LLaDA2.1).
     generate: transformers' own generation, for families that are decoded only by it:
         (model, prompt_ids, options, n_tokens=, end_ids=, pad_token_id=, seed=) -> (token ids, forward passes, tokens
@@ -147,6 +148,7 @@ class Family:
     end_of_turn: tuple[str, ...] = ()
     shift: Callable[[PretrainedConfig], bool] = shift_of_config
     attention: Callable[[PretrainedConfig, int | None], AttentionPattern] = lambda _config, _length: FULL_ATTENTION
+    draws: bool = False
     edits: bool = False
     generate: Callable[..., tuple[list[int], int, int]] | None = None
     read: Callable[..., Iterator[Tensor]] | None = None

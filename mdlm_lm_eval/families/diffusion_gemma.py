@@ -79,6 +79,7 @@ register_family(
         model_types=("diffusion_gemma",),
         # There is no auto class for text alone. transformers imports this one when it is asked for.
         model_class=lambda _config: transformers.DiffusionGemmaForBlockDiffusion,
+        draws=True,
         generate=generate,
         read=read,
         decoding_defaults={"likelihood": "read"},

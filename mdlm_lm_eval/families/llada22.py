@@ -98,6 +98,7 @@ register_family(
         native_config=native_config,
         adapt=route_by_blocks,
         attention=attention,
+        draws=True,  # where a block would go round in circles
         supports=frozenset(SUPPORTED.split()),
         instead="its own decoding, which inserts and deletes tokens, has no such option",
     )

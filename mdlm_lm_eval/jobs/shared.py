@@ -68,6 +68,7 @@ class PreparedRequest:
         record.settings[request_type, self.options].add(name)
         task = record.tasks[name]
         task.requests += 1
+        task.drawn += self.own_seed is not None
         task.truncated_prompts += self.truncated > 0
         task.truncated_tokens += self.truncated
         task.text.update(self.text)

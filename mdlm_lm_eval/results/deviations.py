@@ -144,8 +144,9 @@ def _drawn(file: ResultFile, result: TaskResult) -> Iterator[Deviation]:
     """The seed, if anything is drawn, and generation settings that no option of ours says."""
     options: Mapping[str, Any] = result.options
     if result.config.get("output_type") == "generate_until":
-        # `auto` is recorded as the cache in effect only where the family's own method or a guest decodes.
-        draws = options.get("temperature") or options.get("unmasking") == "random" or result.cache == "auto"
+        # In older files, `auto` is the cache in effect only where the family's own method or a guest decodes.
+        draws = result.counts["drawn"] or options.get("temperature") or options.get("unmasking") == "random"
+        draws = draws or result.cache == "auto"
     else:
         draws = options.get("likelihood") in ("auto", "mc", "read")
     seed = options.get("seed", UNKNOWN)

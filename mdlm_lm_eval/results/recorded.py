@@ -66,6 +66,7 @@ class RecordOfTask(Ranges, total=False):
 
     requests: Count
     truncated_prompts: Count
+    drawn: Count  # older files do not say
     longer_continuations: Count
     short_answers: Count
     cost: dict[str, Amount]

@@ -34,7 +34,7 @@ OTHER_FILES = frozenset(
 )
 _NORMAL_95 = 1.96
 _OF_THINKING = ("end_think_boost", "max_thinking_tokens")  # which prompts that close thinking have not
-_COUNTS = ("truncated_prompts", "longer_continuations", "short_answers")
+_COUNTS = ("drawn", "truncated_prompts", "longer_continuations", "short_answers")
 # The parts of a result file whose keys are names of tasks and groups.
 _BY_TASK = ("results", "groups", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
 
@@ -55,7 +55,8 @@ class TaskResult:
     first_token: the record of the likeliest first tokens (`FirstTokens`), if it is of these questions.
     counts: the number of answers that ended in each way; of `truncated_prompts`, which did not fit into the model's
         context and lost their beginning; of `longer_continuations`, which were longer than `n_masks` and were scored at
-        their own lengths; of `short_answers`, which a server ended before they had all tokens.
+        their own lengths; of `short_answers`, which a server ended before they had all tokens; of `drawn`,
+        which depend on the seed.
     """
 
     name: str

@@ -119,7 +119,7 @@ def test_logits_of_llada22(block_length: int) -> None:
 def test_what_llada22_is(tmp_path: Path) -> None:
     denoiser = load("llada22", mask_token_id=159)
     config = denoiser.model.config
-    assert (family_of(config).name, denoiser.attention.block_length, config.expert_capacity) == ("llada22", 8, 6)
+    assert (family_of(config).draws, denoiser.attention.block_length, config.expert_capacity) == (True, 8, 6)
     with pytest.raises(OptionError, match="block_length must be a multiple of 8"):
         load("llada22", mask_token_id=159, block_length=12)
     denoiser.model.save_pretrained(tmp_path)

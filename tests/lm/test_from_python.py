@@ -305,9 +305,6 @@ def test_suppress_eos_leaves_ends_of_turn_possible_as_in_lm_eval(
     assert decode(denoiser, ["red is"], options, tokenizer=tokenizer) == [""]
 
 
-# A model object as `pretrained`
-
-
 def test_a_model_object_and_a_tokenizer_object(checkpoint: str) -> None:
     defaults = {"dtype": "auto", "revision": "main", "subfolder": "", "max_batch_size": 2}  # of lm-eval's command
     from_objects = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size="auto", **defaults)

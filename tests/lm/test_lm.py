@@ -54,9 +54,6 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_the_model_is_loaded(
         MDLM(str(tmp_path))
 
 
-# Requests
-
-
 @pytest.mark.parametrize("block_length", [None, 4])
 def test_strings_and_costs_depend_neither_on_the_batch_nor_on_the_order(block_length: int | None) -> None:
     """Rows of unequal length, most of which end early; of two tasks, whose shares of the slots are told apart."""
@@ -388,9 +385,7 @@ def test_a_broken_model_ends_the_run_and_names_the_request(checkpoint: Path) -> 
         named = f"task {requests[1].task_name}, document {requests[1].doc_id}"
         with pytest.raises(OptionError, match=f"not finite .* {named}"):
             run(requests, disable_tqdm=True)
-
-
-# Models, batches, records
+        assert not lm.record.tasks, "the next run is another evaluation"
 
 
 def test_automatic_batch_size_halves_when_memory_runs_out(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
