@@ -322,11 +322,10 @@ def test_a_model_object_and_a_tokenizer_object(checkpoint: str) -> None:
 def test_a_named_chat_template_is_applied_and_recorded(task_folder: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = {name: name + "{{ messages[0].content }}" for name in ("default", "x")}
-    lm = MDLM(tiny_model(), tokenizer=tokenizer, batch_size=5)
+    lm, task = MDLM(tiny_model(), tokenizer=tokenizer, batch_size=5), "tiny_generate"
     for asked, name in (("x", "x"), (True, "default")):
-        how = {"apply_chat_template": asked, "evaluation_tracker": EvaluationTracker()}
-        results = evaluate(lm, ["tiny_generate"], task_folder, log_samples=True, **how)
-        assert results["samples"]["tiny_generate"][0]["arguments"][0][0].startswith(f"{name}red")
+        results = evaluate(lm, [task], task_folder, apply_chat_template=asked, evaluation_tracker=EvaluationTracker())
+        assert results["samples"][task][0]["arguments"][0][0].startswith(f"{name}red")
         assert results["config"]["mdlm"]["chat_template_sha"] == hash_string(tokenizer.chat_template[name])
 
 
