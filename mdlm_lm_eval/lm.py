@@ -46,8 +46,8 @@ logger = logging.getLogger(__name__)
 show_option_errors_alone()
 
 _CUT = (
-    "%d of %d prompts do not fit into the model's context of %d tokens beside what is appended: of the most shortened, "
-    "the last %d of %d tokens are left"
+    "%d of %d prompts do not fit into the model's context of %d tokens beside what is appended: the worst keeps "
+    "the last %d of %d tokens; a lower n_masks leaves more"
 )
 _PLAIN = "%d of %d prompts hold %s as plain text; for slots, write <|mask|> in a task with infill: true"
 _NO_SLOTS = "%d of %d prompts hold <|mask|> as plain text; a task's infill: true makes it a slot"

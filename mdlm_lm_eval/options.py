@@ -250,7 +250,7 @@ class DecodingOptions(Options):
     )
     entropy_bound: float | None = option(
         None,
-        "instead of a schedule: fill masks while all their entropies but the largest sum to at most this (EB-sampler)",
+        "instead of a schedule: fill masks while their entropies, largest excluded, sum to at most this (EB-sampler)",
         least=0,
     )
     sampler: str = option(

@@ -183,13 +183,12 @@ def headline(study: Study) -> str:
     n = len(over.changes)
     significant = "significant" if verdict in ("better", "worse") else "not significant"
     return (
-        f"We fine-tuned {n} small models twice: with answers padded by EOS tokens, as LLaDA does, and by masks. "
-        "With 200 masks:\n\n"
+        f"We fine-tuned {n} small models in two ways: answers padded with end-of-text tokens (EOS), as in LLaDA, or "
+        "masks. With 200 masks:\n\n"
         f"- {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower after EOS "
         f"padding than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
-        f"- EOS padding minus mask padding is a median of {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
-        f"{chance(over.p)}). After "
-        f"correction for two comparisons, this is {significant}: *{verdict}*."
+        f"- The median of EOS padding minus mask padding is {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
+        f"{chance(over.p)}). Corrected for two comparisons, this is {significant}: *{verdict}*."
     )
 
 
@@ -197,14 +196,14 @@ def finding(study: Study) -> str:
     """What EOS padding does, as sentences."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
 
-    open_words = ": the answers show neither an effect nor its absence" if verdict == "undecided" else ""
+    open_words = ": the data neither show nor rule out an effect" if verdict == "undecided" else ""
     return (
         f"We fine-tuned {len(over.changes)} models of 1.1 million parameters in two ways. LLaDA's own way pads answers "
         "with EOS tokens, which the model has to predict. The other way pads them with masks.\n\n"
         f"- {lost_to_masks(study)}\n"
         f"- After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask padding, "
         f"{collapsed(masks)} do.\n"
-        f"- EOS padding minus mask padding, with 200 masks, is a median of {over.median.mean:+z.1f} points "
+        f"- The median of EOS padding minus mask padding, with 200 masks, is {over.median.mean:+z.1f} points "
         f"({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
         f"The registered verdict is *{verdict}*{open_words}."
     )
@@ -225,7 +224,7 @@ def tv(study: Study) -> str:
     """What TV adds to CE after EOS padding, in two sentences."""
     over, _, _, verdict = primary(study)["TV"]
     return (
-        f"With 200 masks, CE + TV minus CE only is a median of {over.median.mean:+z.1f} points over "
+        f"With 200 masks, the median of CE + TV minus CE only is {over.median.mean:+z.1f} points over "
         f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}). The registered verdict is *{verdict}*."
     )
 

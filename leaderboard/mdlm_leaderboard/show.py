@@ -93,5 +93,7 @@ def _speed(file: ResultFile) -> str:
     words = [cost_in_words([result.cost for result in file.top if result.cost])]
     rates = {name: file.server.get(f"{name}_per_second") for name in ("tokens", "requests")}
     words += [f"{rate:.3g} {name} per second" for name, rate in rates.items() if rate]
-    words += [f"{file.server['concurrency']} requests at once"] if file.server else []
+    if file.server:
+        at_once = file.server["concurrency"]
+        words.append(f"{at_once} request{'s' if at_once != 1 else ''} at once")
     return ", ".join(filter(None, words)) or "not recorded"

@@ -233,9 +233,7 @@ def build_infill_canvas(
     """
     options = way.options
     if len(segments) < 2:
-        raise OptionError(
-            "infill=True is not allowed for a text without a slot; allowed are texts with <|mask|> in them"
-        )
+        raise OptionError("a text without a slot cannot be filled; write <|mask|> where something is missing")
     if options.mask_ratio is not None:
         raise OptionError(f"mask_ratio={options.mask_ratio} is not allowed with infill=True; allowed is n_masks")
     token_ids = list(segments[0])

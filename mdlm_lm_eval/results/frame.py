@@ -50,8 +50,10 @@ def load(folder: str | Path, columns: Literal["short", "all"] = "short") -> pd.D
     group: the group that a task or group belongs to in its file ("" at the top).
 
     The names of `COSTS`, digests, versions and every decoding or likelihood option in effect are further columns.
-    Raises OptionError if no file can be used.
+    Raises OptionError if no file can be used, and for other `columns`.
     """
+    if columns not in ("short", "all"):
+        raise OptionError(f"columns must be short or all, not {columns}")
     files, left_out = read_folder(Path(folder))
     for name, reason in left_out.items():
         warnings.warn(printable(f"{name} is left out: it {reason}"), stacklevel=2)

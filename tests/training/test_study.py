@@ -160,12 +160,12 @@ def test_the_registered_analysis_of_planted_models() -> None:
     assert over.changes == pytest.approx([-37.5] * 8)
     assert (first.n_collapsed, second.n_collapsed, verdict) == (8, 0, "worse")
     said = study_tables.headline(found)
-    assert "p = 0.0078). After correction for two comparisons, this is significant: *worse*." in said
+    assert "p = 0.0078). Corrected for two comparisons, this is significant: *worse*." in said
     assert over.p == pytest.approx(2 / 2**8)
     over, *_, verdict = study_tables.primary(found)["TV"]
     assert (over.median.mean, over.median.low, over.median.high, over.p, verdict) == (0, 0, 0, 1, "no effect")
     text = study_tables.finding(found)
-    assert "EOS padding minus mask padding, with 200 masks, is a median of -37.5 points" in text
+    assert "The median of EOS padding minus mask padding, with 200 masks, is -37.5 points" in text
     assert "8 of 8 models (63 to 100%) score more than 30 points below the same model before fine-tuning" in text
     assert "From 2 to 200 masks, 0 of them lose more than 30 points before fine-tuning, 8 after EOS padding" in text
     rows = study_tables.secondary(found)

@@ -84,6 +84,7 @@ addEventListener("DOMContentLoaded", async () => {
     count.textContent = `${shown.length} of ${questions.length} questions`;
     limit = AT_ONCE;
     draw();
+    if (shown.length && !shown.includes(current)) open(shown[0]);
   }
 
   function mark(right) {
@@ -93,7 +94,8 @@ addEventListener("DOMContentLoaded", async () => {
   function draw() {
     list.replaceChildren(...shown.slice(0, limit).map((question) => {
       const scores = question.right.flatMap((right, n) => [n ? ", " : "", labels[n], " ", mark(right)]);
-      const said = make("span", [`question ${question.id}: `, ...scores], "said");
+      const task = form.elements.task.options?.length > 2 && !form.elements.task.value ? `${question.task} ` : "question ";
+      const said = make("span", [`${task}${question.id}: `, ...scores], "said");
       const what = make("span", visible(question.what), "what");
       const button = make("button", [said, what]);
       button.type = "button";
@@ -396,8 +398,8 @@ addEventListener("DOMContentLoaded", async () => {
   const tasks = [...new Set(questions.map((one) => one.task))];
   form.elements.task.append(...tasks.map((task) => new Option(task, task)));
   document.getElementById("tasks").hidden = tasks.length < 2;
+  const asked = questions[Number(location.hash.slice(1))];
   filter();
-  const asked = questions[Number(location.hash.slice(1))] ?? shown[0];
   if (asked) open(asked);
   document.body.dataset.ready = "true";
 });

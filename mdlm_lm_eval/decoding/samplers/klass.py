@@ -1,4 +1,4 @@
-"""KLASS (arXiv 2511.05664): fills masks of which the model is sure, and whose distributions have hardly changed."""
+"""KLASS (arXiv 2511.05664): fills masks with high confidence and nearly unchanged distributions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
