@@ -176,5 +176,5 @@ def test_an_encoder_keeps_no_keys_and_values() -> None:
         vocab_size=VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
     )
     bert = Denoiser(BertForMaskedLM(config).eval(), mask_token_id=MASK, pad_token_id=PAD)
-    with pytest.raises(OptionError, match="cache must be none for an encoder"):
+    with pytest.raises(OptionError, match="a masked language model keeps no keys and values"):
         decode(bert, [[1, 2]], DecodingOptions(n_masks=4, block_length=2, cache="dual"))
