@@ -118,6 +118,11 @@ def tasks_of(name: str, folder: Path) -> Path:
     return folder
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first, so that no process waits for the last of them."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture
 def own_samplers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samplers that a test registers are forgotten after it."""

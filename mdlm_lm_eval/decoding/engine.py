@@ -109,13 +109,11 @@ def _together(canvases: Sequence[Canvas], options: DecodingOptions) -> list[list
 
 
 def _check_model(denoiser: Denoiser, way: Way, end_think_ids: Sequence[int]) -> None:
-    """Raises OptionError for a cache, a sampler or an end of thinking that the model does not serve."""
+    """Raises OptionError for a sampler or an end of thinking that the model does not serve."""
     needs, attention, options = way.needs, way.attention, way.options
     most = len(end_think_ids) if options.max_thinking_tokens is None else 1
     if (options.end_think_boost or options.max_thinking_tokens is not None) and not 1 <= len(end_think_ids) <= most:
         raise OptionError(f"end_think={options.end_think} must be one token, not {len(end_think_ids)}")
-    if way.cache.remembers and not denoiser.model.can_generate():
-        raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
     if not denoiser.shift:
         return
     if needs.hindsight:

@@ -172,9 +172,7 @@ def test_options_without_use_are_refused_before_the_first_pass(
 
 
 def test_an_encoder_keeps_no_keys_and_values() -> None:
-    config = BertConfig(
-        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
+    config = BertConfig(vocab_size=VOCABULARY, hidden_size=24, num_hidden_layers=1)
     bert = Denoiser(BertForMaskedLM(config).eval(), mask_token_id=MASK, pad_token_id=PAD)
     with pytest.raises(OptionError, match="a masked language model keeps no keys and values"):
         decode(bert, [[1, 2]], DecodingOptions(n_masks=4, block_length=2, cache="dual"))
