@@ -188,7 +188,8 @@ class ResultFile:
             return ""
         version = f", version {UNKNOWN}" if self.server["version"] == UNKNOWN else f" {self.server['version']}"
         template = " by its own chat template" if "chat_template" in self.server else ""
-        return f"{self.server['engine']}{version}{template}"
+        engine = "an OpenAI-compatible server" if self.server["engine"] == "openai" else self.server["engine"]
+        return f"{engine}{version}{template}"
 
 
 def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:
