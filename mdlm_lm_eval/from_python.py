@@ -74,11 +74,11 @@ def decode(
     closing_ids = () if tokenizer is None else ids_after_answers(tokenizer, denoiser.model.config)
     _check_thinking(listed, way.options, tokenizer)
     canvases = [
-        _whole(build_canvas)(
+        _canvas(
+            build_canvas,
+            denoiser,
             prompt,
             way,
-            mask_token_id=denoiser.mask_token_id,
-            max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
             request_gen_toks=max_gen_toks,
             filler_ids=[*_filler_ids(tokenizer, way.options), *closing_ids],
             seed=seed,
@@ -121,11 +121,11 @@ def fill(
         return list(tokenizer.encode(piece, add_special_tokens=first))
 
     canvases = [
-        _whole(build_infill_canvas)(
+        _canvas(
+            build_infill_canvas,
+            denoiser,
             encode_infill(tokenizer, text, denoiser.mask_token_id, encode),
             way,
-            mask_token_id=denoiser.mask_token_id,
-            max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
             filler_ids=_filler_ids(tokenizer, way.options),
             seed=seed,
         )
@@ -194,16 +194,15 @@ def _seeds(prompts: Sequence[Any], options: DecodingOptions, given: Sequence[int
     return [seed_of(f"{seed} {repetition} {prompt}") for seed, repetition, prompt in rows]
 
 
-def _whole(build: Callable[..., tuple[Canvas, int]]) -> Callable[..., Canvas]:
-    """The function without a count of tokens that are cut off. Raises OptionError if any is: `lm_eval` warns of it."""
-
-    def built(prompt: Any, way: Way, *, max_length: int, **facts: Any) -> Canvas:
-        canvas, cut = build(prompt, way, max_length=max_length, **facts)
-        if cut:
-            raise OptionError(f"a prompt is {cut} tokens too long for the model's context of {max_length} tokens")
-        return canvas
-
-    return built
+def _canvas(
+    build: Callable[..., tuple[Canvas, int]], denoiser: Denoiser, prompt: Any, way: Way, **facts: Any
+) -> Canvas:
+    """The canvas that `build` makes of a prompt. Raises OptionError if it would be cut, of which `lm_eval` warns."""
+    most = denoiser.max_length - reserved_positions(denoiser.model.config)
+    canvas, cut = build(prompt, way, mask_token_id=denoiser.mask_token_id, max_length=most, **facts)
+    if cut:
+        raise OptionError(f"a prompt is {cut} tokens too long for the model's context of {most} tokens")
+    return canvas
 
 
 def _check_thinking(

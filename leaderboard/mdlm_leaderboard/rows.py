@@ -33,7 +33,7 @@ QUALITIES = (90, 95)  # percent, of ParallelBench
 # Options that set the number of steps: rows that differ only in these are one curve of accuracy against speed.
 _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 _ANY = -1  # number of seeds
-_OF_ESTIMATE = "is_accuracy note machine pairs bound tokens_per_evaluation".split()  # noqa: SIM905
+_OF_ESTIMATE = "is_accuracy counts machine pairs bound tokens_per_evaluation".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Estimate:
 
     Benchmarks also have:
 
+    counts: the numbers of answers of which the note speaks, such as "unfinished".
     costs: the costs of the answers, by their names in `COSTS`.
     bound: the best scores of independent draws of several tokens per step, in words.
     speed: the speed by the measure `speed_by`, in which settings are compared.
@@ -61,7 +62,7 @@ class Estimate:
     over_rules: Score | None = None
     decomposition: Decomposition | None = None
     is_accuracy: bool = True
-    note: str | None = None
+    counts: Counter[str] | None = None
     costs: Mapping[str, float | None] = field(default_factory=dict)
     machine: str = ""
     pairs: float | None = None
@@ -81,6 +82,11 @@ class Estimate:
     def interval(self) -> Interval:
         """The interval, in percent for an accuracy."""
         return self.band.scaled(100 if self.is_accuracy else 1)
+
+    @property
+    def note(self) -> str:
+        """The counts in words, such as "7 prompts cut off, 2 unfinished"."""
+        return ", ".join(f"{n} {words}" for words, n in (self.counts or {}).items() if n)
 
     @property
     def in_words(self) -> str:
@@ -233,19 +239,11 @@ def _median_estimate(seeds: Sequence[Estimate]) -> Estimate:
         score=score,
         over_rules=None,
         decomposition=over_seeds(parts) if len(parts) == len(seeds) else None,
-        note=_sums(one.note or "" for one in seeds),
+        counts=sum((one.counts or Counter() for one in seeds), Counter[str]()),
         costs={name: _mean([one.costs[name] for one in seeds]) for name in COSTS},
         pairs=_mean([one.pairs for one in seeds]),
         tokens_per_evaluation=_mean([one.tokens_per_evaluation for one in seeds]),
     )
-
-
-def _sums(notes: Iterable[str]) -> str:
-    """The sums of the numbers in notes, such as "7 prompts cut off, 2 unfinished"."""
-    counts: Counter[str] = Counter()
-    for number, words in (part.split(" ", 1) for note in notes for part in filter(None, note.split(", "))):
-        counts[words] += int(number)
-    return ", ".join(f"{n} {words}" for words, n in counts.items())
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -273,7 +273,7 @@ def who_of(file: ResultFile) -> Who:
 def _line(file: ResultFile, row: Mapping[str, Any], result: TaskResult, **place: Any) -> dict[str, Any]:
     """A line of the table of scores: some facts of `row`, which is a row of `rows_of`, and the score's place."""
     facts = {name: row[name] for name in (*_FROM_FRAME, *COSTS)} | {"row": row, "check": file.mdlm.get("check")}
-    more = {"name": result.name, "result": result, "note": None, "bound": None, "tokens_per_evaluation": None}
+    more = {"name": result.name, "result": result, "counts": None, "bound": None, "tokens_per_evaluation": None}
     return facts | more | place
 
 
@@ -368,7 +368,7 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
         x=f"{short} v{result.version} ({metric}, {', '.join(prompts)})",
         setting=Setting(served_by=file.served_by, limit=file.limit, group=group, at_own_lengths=is_longer),
         who=replace(who_of(file), other=tuple(deviations_of(file, result))),
-        note=", ".join(f"{n} {words}" for words, n in counts.items() if n),
+        counts=Counter(counts),
         bound=_bound(result),
         tokens_per_evaluation=_per_evaluation(file) if result.name == PARALLEL else None,
     )

@@ -319,10 +319,10 @@ class GenerationJob:
         """
         task = one.add_to(self.context.record, REQUEST_TYPE, answer.cost, answer)
         is_empty, is_closed = answer.cost["answer_tokens"] == 0, not one.request.thinks
-        said = self.context.tokenizer.decode(completion.token_ids[: int(answer.cost["answer_tokens"])])
-        is_kept = one.ending.think_end_token is None and one.request.options.end_think in said
-        counts = {"empty": not answer.string.strip(), "at_once": is_empty}
-        counts |= {"thinking_closed": is_closed, "thinking_kept": is_kept}
+        counts = {"empty": not answer.string.strip(), "at_once": is_empty, "thinking_closed": is_closed}
+        if one.ending.think_end_token is None:  # the answer's string may have lost the end of thinking
+            said = self.context.tokenizer.decode(completion.token_ids)
+            counts["thinking_kept"] = one.request.options.end_think in said
         task.endings.update({ending: 1, **counts})
         if completion.events and completion.token_ids:
             about = {"doc_id": one.instance.doc_id, "repetition": one.repetition, "ending": ending}

@@ -37,7 +37,7 @@ from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import main as sweep
-from tests.conftest import LM_EVAL_05, choice, data, evaluate, generation, random_llama, tiny_model, tiny_tokenizer
+from tests.conftest import choice, data, evaluate, generation, random_llama, tiny_model, tiny_tokenizer
 from tests.support.commands import python
 
 README = Path(__file__).parents[2] / "README.md"
@@ -115,7 +115,6 @@ for cell in json.loads(sys.argv[2]):
 """
 
 
-@pytest.mark.skipif(LM_EVAL_05, reason="lm-eval 0.5.0.dev1 refuses accuracy in mdlm_sheet, which generates")
 def test_the_notebook_runs_and_shows_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
