@@ -115,7 +115,7 @@ class Setting:
 class Who:
     """The identity of a row of the board: checkpoint, adapter and way of decoding.
 
-    recipe: the adapter's name without its seed, "" without an adapter. seed: one of several; n_seeds: of a median.
+    recipe: the adapter's name without its model's name and its seed, "" without an adapter. seed: one of several; n_seeds: of a median.
     weights, adapter_weights: digests, which distinguish checkpoints of one name ("" if unknown). template: that of the
         chat template.
     adapter_recipe: the digest of the adapter's training without its seed.
@@ -259,7 +259,7 @@ def who_of(file: ResultFile) -> Who:
     recipe, seed = file.trained
     return Who(
         model=file.model,
-        recipe=recipe,
+        recipe=recipe.removeprefix(f"{file.model.rpartition('/')[2]}-"),
         seed=seed,
         weights=str(file.mdlm.get("weights") or ""),
         template=file.template,
