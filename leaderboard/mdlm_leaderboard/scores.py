@@ -115,7 +115,8 @@ class Setting:
 class Who:
     """The identity of a row of the board: checkpoint, adapter and way of decoding.
 
-    recipe: the adapter's name without its model's name and its seed, "" without an adapter. seed: one of several; n_seeds: of a median.
+    recipe: the adapter's name without its model's name and its seed, "" without an adapter. seed: one of several;
+        n_seeds: of a median.
     weights, adapter_weights: digests, which distinguish checkpoints of one name ("" if unknown). template: that of the
         chat template.
     adapter_recipe: the digest of the adapter's training without its seed.

@@ -52,8 +52,10 @@ addEventListener("DOMContentLoaded", async () => {
 
   for (const question of questions) {
     // The question is at the end of a prompt, after its examples.
-    const end = (question.prompts[0] ?? "").trim().split(/\n\s*\n/).at(-1).replace(/\s+/g, " ");
-    question.what = end.length > 160 ? end.slice(-160).replace(/^\S*\s/, "… ") : end;
+    const prompt = (question.prompts[0] ?? "").trim();
+    const end = prompt.split(/\n\s*\n/).at(-1).replace(/\s+/g, " ");
+    const last = end.length > 160 ? end.slice(-160).replace(/^\S*\s/, "") : end;
+    question.what = last === prompt.replace(/\s+/g, " ") ? last : `… ${last}`;
     question.right = question.runs.map(isRight);
     question.length = Math.max(0, ...question.runs.map((run) => said(run).length));
     question.text = null;
@@ -116,7 +118,7 @@ addEventListener("DOMContentLoaded", async () => {
     current = question;
     question.item?.setAttribute("aria-current", "true");
     question.item?.scrollIntoView({ block: "nearest" });
-    const parts = [make("h2", `${question.task}, question ${question.id}`)];
+    const parts = [make("h2", `${question.task}, question ${question.id}`), textOf(question.what)];
     question.prompts.forEach((prompt, n) => {
       const about = question.prompts.length > 1 ? `Prompt ${n + 1}` : "Prompt";
       parts.push(make("details", [make("summary", `${about} (${prompt.length} characters)`), textOf(prompt)]));
@@ -151,7 +153,7 @@ addEventListener("DOMContentLoaded", async () => {
           parts.push(make("p", "The trace of this answer cannot be read.", "quiet"));
         }
       } else {
-        parts.push(make("p", "Without trace=true there is no record of how it was written.", "quiet"));
+        parts.push(make("p", "The run had no trace=true, which records how an answer was written.", "quiet"));
       }
     });
     return parts;
@@ -398,7 +400,10 @@ addEventListener("DOMContentLoaded", async () => {
   const tasks = [...new Set(questions.map((one) => one.task))];
   form.elements.task.append(...tasks.map((task) => new Option(task, task)));
   document.getElementById("tasks").hidden = tasks.length < 2;
-  const asked = questions[Number(location.hash.slice(1))];
+  for (const option of form.elements.which.options) {
+    option.textContent += ` (${questions.filter(FITS[option.value]).length})`;
+  }
+  const asked = location.hash ? questions[Number(location.hash.slice(1))] : questions.find(FITS[names.length > 1 ? "flipped" : "wrong"]);
   filter();
   if (asked) open(asked);
   document.body.dataset.ready = "true";
