@@ -187,7 +187,7 @@ DEFAULT_SAMPLER = "schedule"
 MODES = ("diffusion", "ar", "linear_spec")
 # Estimators whose sums rank answers, and are neither a likelihood nor a bound of one.
 RANKINGS = ("pseudo", "confidence", "read")
-_NOISE_NUM = "random draws that a slot or choice is averaged over (DiffusionGemma)"
+_NOISE_NUM = "Random draws over which a fixed slot or a choice is averaged (DiffusionGemma)"
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -204,115 +204,113 @@ class DecodingOptions(Options):
 
     n_masks: int | Auto = option(
         "auto",
-        "masks appended after the prompt; auto: as many as the task asks tokens for",
+        "Number of masks to append after the prompt. auto: one for each token that the task asks for",
         least=1,
         llada="gen_length",
         dream="max_new_tokens",
     )
-    mask_ratio: float | None = option(None, "instead of n_masks: masks per token of the prompt", above=0)
+    mask_ratio: float | None = option(None, "Number of masks per token of the prompt, instead of n_masks", above=0)
     max_gen_toks: int | None = option(
-        None, "tokens returned if the task sets no number; default: n_masks, otherwise 256", least=1
+        None, "Tokens to return if the task sets no number. Default: n_masks, otherwise 256", least=1
     )
     steps: int | Auto = option(
-        "auto", "denoising steps over the whole canvas; auto: one per returned token", least=1, dream="diffusion_steps"
+        "auto", "Denoising steps over the whole canvas. auto: one per returned token", least=1, dream="diffusion_steps"
     )
     steps_per_block: int | None = option(
-        None, "instead of steps: denoising steps per block", least=1, also="denoising_steps"
+        None, "Denoising steps per block, instead of steps", least=1, also="denoising_steps"
     )
     block_length: int | None = option(
-        None, "tokens per block; blocks are decoded one after the other", least=1, also="block_size bd_size"
+        None, "Number of tokens per block. Blocks are decoded one after the other", least=1, also="block_size bd_size"
     )
     small_block_length: int | None = option(
-        None, "tokens per sub-block (Fast-dLLM v2)", least=1, also="small_block_size"
+        None, "Number of tokens per sub-block (Fast-dLLM v2)", least=1, also="small_block_size"
     )
-    unmasking: str = option("confidence", "which masks a step fills", **_UNMASKING)
+    unmasking: str = option("confidence", "Which masks a step fills first", **_UNMASKING)
     position_decay: float = option(
-        0.25, "position_calibrated: how fast priority falls with the position in the block", least=0
+        0.25, "How fast priority falls with the position in the block (position_calibrated)", least=0
     )
-    calibration_cap: float = option(10.0, "position_calibrated: upper limit of confidence times rareness", above=0)
+    calibration_cap: float = option(10.0, "Upper limit of confidence times rareness (position_calibrated)", above=0)
     token_frequencies: str | None = option(
-        None, "position_calibrated: a safetensors file with each token's share of a background text"
+        None, "Safetensors file with each token's share of a background text (position_calibrated)"
     )
-    schedule: str = option("linear", "how many masks a step fills", choices=lambda: SCHEDULES)
+    schedule: str = option("linear", "How many masks each step fills", choices=lambda: SCHEDULES)
     confidence_threshold: float | None = option(
         None,
-        "instead of a schedule: fill every mask whose confidence reaches this (block diffusion: exceeds it), at least "
-        "one",
+        "Fill every mask whose confidence reaches this threshold (in block diffusion: exceeds it), and at least one",
         above=0,
         most=1,
         also="threshold",
     )
     parallel_factor: float | None = option(
         None,
-        "instead of a schedule: fill the n-th surest mask while its confidence is at least 1 - this / (n + 1) "
-        "(Fast-dLLM)",
+        "Fill the surest masks, while the n-th has a confidence of at least 1 - parallel_factor / (n + 1) (Fast-dLLM)",
         above=0,
     )
     entropy_bound: float | None = option(
         None,
-        "instead of a schedule: fill masks while their entropies, largest excluded, sum to at most this (EB-sampler)",
+        "Fill masks while their entropies, without the largest, sum to at most this bound (EB-sampler)",
         least=0,
     )
     sampler: str = option(
         "auto",
-        "the way of decoding; auto: the sampler whose own option is set, otherwise schedule; FILE.py:FUNCTION or "
-        "module:FUNCTION: your function",
+        "How answers are decoded. auto: by the sampler whose own option is set, otherwise by schedule. "
+        "FILE.py:FUNCTION or module:FUNCTION: by your function",
         choices=lambda: ("auto", *SAMPLERS.names()),
         same={"none": "auto", "built-in": "auto"},
         beside=guest_of,
     )
     sampler_args: str | None = option(
-        None, "for sampler=FILE.py:FUNCTION: its own arguments, as NAME=VALUE with semicolons between them"
+        None, "For sampler=FILE.py:FUNCTION: its arguments, as NAME=VALUE, separated by semicolons"
     )
     append_blocks: bool = option(
-        False, "append blocks one by one until one ends the text, at most n_masks masks in all (iLLaDA)"
+        False, "Append blocks one by one until one ends the text, with at most n_masks masks in all (iLLaDA)"
     )
     mode: str = option(
         "diffusion",
-        "Nemotron-Labs-Diffusion: linear_spec drafts blocks and gives the tokens of ar",
+        "How Nemotron-Labs-Diffusion decodes. linear_spec drafts blocks, and gives the same tokens as ar",
         choices=lambda: MODES,
     )
     causal_context: bool = option(
         True,
-        "Nemotron-Labs-Diffusion: prompt and finished blocks attend causally and predict the next block's first token",
+        "Prompt and finished blocks attend causally and predict the next block's first token (Nemotron-Labs-Diffusion)",
     )
-    end_think: str = option("</think>", "the text that ends thinking, for end_think_boost and max_thinking_tokens")
+    end_think: str = option("</think>", "Text that ends thinking, for end_think_boost and max_thinking_tokens")
     end_think_boost: float = option(
         0.0,
-        "raise the logit of end_think at a block's leftmost mask by this times "
-        "(the mask's place in the answer / n_masks)^end_think_power",
+        "Make thinking end sooner: at a block's leftmost mask, raise the logit of end_think by "
+        "end_think_boost * (the mask's place in the answer / n_masks)^end_think_power",
         least=0,
     )
-    end_think_power: float = option(1.0, "for end_think_boost: the exponent", above=0)
+    end_think_power: float = option(1.0, "Exponent in the formula of end_think_boost", above=0)
     max_thinking_tokens: int | None = option(
-        None, "write end_think, which must be one token, after this many tokens without it", least=0
+        None, "Write end_think after this many tokens without it. end_think must then be one token", least=0
     )
-    temperature: float = option(0.0, "sampling temperature; 0 is greedy", least=0)
-    top_p: float | None = option(None, "sample from the likeliest tokens of this total probability", above=0, most=1)
-    top_k: int | None = option(None, "sample from this many of the likeliest tokens", least=1, none_below=True)
-    cfg_scale: float = option(0.0, "classifier-free guidance", least=0, llada="cfg")
+    temperature: float = option(0.0, "Sampling temperature. 0 decodes greedily", least=0)
+    top_p: float | None = option(None, "Sample from the likeliest tokens of this total probability", above=0, most=1)
+    top_k: int | None = option(None, "Sample from this many of the likeliest tokens", least=1, none_below=True)
+    cfg_scale: float = option(0.0, "Strength of classifier-free guidance", least=0, llada="cfg")
     cache: str = option(
         "auto",
-        "key-value cache between steps; auto: only exact caches",
+        "Key-value cache to use between steps. auto: only exact caches",
         choices=lambda: ("auto", *CACHES),
     )
-    filler: str = option(".", "neutral text after the masks")
-    n_fillers: int = option(0, "how often filler is repeated", least=0)
-    suppress_eos: bool = option(False, "never fill in an end-of-text token", llada="logits_eos_inf")
-    escape_until: bool = option(False, "answers go on after a task's stop strings (a name of Dream's script)")
+    filler: str = option(".", "Neutral text to append after the masks, n_fillers times")
+    n_fillers: int = option(0, "How often to append filler", least=0)
+    suppress_eos: bool = option(False, "Never fill in an end-of-text token", llada="logits_eos_inf")
+    escape_until: bool = option(False, "Ignore the task's stop strings (named as in Dream's script)")
     unfinished_thinking: str = option(
         "kept",
-        "answers that end before think_end_token: kept or empty",
+        "How to return an answer that ends before think_end_token: as it is (kept), or empty",
         choices=lambda: ("kept", "empty"),
     )
-    eos_last: bool = option(False, "fill in end-of-text and end-of-turn tokens last", llada="confidence_eos_eot_inf")
-    early_exit: bool = option(True, "drop a row from the batch once its answer is decided", silent=True)
+    eos_last: bool = option(False, "Fill in end-of-text and end-of-turn tokens last", llada="confidence_eos_eot_inf")
+    early_exit: bool = option(True, "Remove a request from the batch once its answer is decided", silent=True)
     batch_invariant: bool = option(
-        False, "compute each row so that other rows of the batch cannot change its answer, in any dtype"
+        False, "Compute each answer so that the other requests of its batch cannot change it, in any dtype"
     )
-    trace: bool = option(False, "record when each token was filled in, and how sure the model was", silent=True)
+    trace: bool = option(False, "Record when each token was filled in, and how sure the model was", silent=True)
     noise_num: int = option(8, _NOISE_NUM, least=1)
-    seed: int = option(0, "random seed; lm_eval replaces the default by its --seed, 1234", least=0)
+    seed: int = option(0, "Random seed. lm_eval replaces the default by its --seed, 1234", least=0)
 
     of_ways: tuple[tuple[str, Any], ...] = ()
     given: frozenset[str] = frozenset()
@@ -355,34 +353,34 @@ class LikelihoodOptions(Options):
     """How log p(continuation | context) is estimated."""
 
     likelihood: str = option(
-        "auto", "the estimator", choices=lambda: ("auto", "mc", "chain", "duel", "pseudo", "confidence", "read")
+        "auto", "The estimator", choices=lambda: ("auto", "mc", "chain", "duel", "pseudo", "confidence", "read")
     )
     mode: str = option(
         "diffusion",
-        "Nemotron-Labs-Diffusion: ar and linear_spec are exact, left to right",
+        "How Nemotron-Labs-Diffusion scores. ar and linear_spec are exact, from left to right",
         choices=lambda: MODES,
     )
     eos_after: bool = option(
-        False, "put one end-of-text token, which is not scored, after the continuation", llada="padd_eos"
+        False, "Put one end-of-text token after the continuation. It is not scored", llada="padd_eos"
     )
-    mc_num: int = option(128, "Monte Carlo samples per request", least=1)
+    mc_num: int = option(128, "Number of Monte Carlo samples per request", least=1)
     noise_num: int = option(8, _NOISE_NUM, least=1)
     n_masks: int | Auto = option(
-        "auto", "positions after the context: the continuation, then masks; auto: the continuation alone", least=1
+        "auto", "Positions after the context: the continuation, then masks. auto: only the continuation", least=1
     )
-    unmasking: str = option("confidence", "for likelihood=duel: which masks a step fills", **_UNMASKING)
-    tokens_per_step: int = option(1, "for likelihood=duel: how many masks a step fills", least=1)
+    unmasking: str = option("confidence", "For likelihood=duel: which masks a step fills first", **_UNMASKING)
+    tokens_per_step: int = option(1, "For likelihood=duel: how many masks a step fills", least=1)
     confidence_threshold: float | None = option(
         None,
-        "for likelihood=duel: also fill every mask whose confidence reaches this (block diffusion: exceeds it)",
+        "For likelihood=duel: also fill every mask whose confidence reaches this (in block diffusion: exceeds it)",
         above=0,
         most=1,
     )
-    cfg_scale: float = option(0.0, "classifier-free guidance", least=0, llada="cfg")
+    cfg_scale: float = option(0.0, "Strength of classifier-free guidance", least=0, llada="cfg")
     check_greedy: bool = option(
-        True, "also check whether greedy decoding gives the continuation", llada="is_check_greedy"
+        True, "Also check whether greedy decoding gives the continuation", llada="is_check_greedy"
     )
-    seed: int = option(0, "random seed; lm_eval replaces the default by its --seed, 1234", least=0)
+    seed: int = option(0, "Random seed. lm_eval replaces the default by its --seed, 1234", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -401,37 +399,38 @@ class LikelihoodOptions(Options):
 class ModelOptions(Options):
     """This package's model arguments besides those of decoding and likelihood."""
 
-    preset: str | None = option(None, "settings of a published score; explicit options override it")
-    plugins: str | None = option(None, "files (.py) and modules of your own to load first, with colons between them")
+    preset: str | None = option(None, "Use the settings of a published score. Options that you set override them")
+    plugins: str | None = option(None, "Python files and modules of your own to load first, separated by colons")
     modeling: str | None = option(
-        None, "the authors' network, for guests: FILE.py:CLASS, or remote for the code of the checkpoint"
+        None, "The authors' network for your own sampler: FILE.py:CLASS, or remote for the code in the checkpoint"
     )
-    mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also="mask_id")
-    shift_logits: bool | None = option(None, "whether an unknown model predicts the next position, as Dream does")
+    mask_token_id: int | None = option(None, "Id of the mask token, for models that name none", least=0, also="mask_id")
+    shift_logits: bool | None = option(None, "Whether an unknown model predicts the next position, as Dream does")
     ignore_weights: str | None = option(
-        None, "leave out unexpected weights, such as further heads, whose whole names this regular expression matches"
+        None,
+        "Leave out unexpected weights, such as further heads, if this regular expression matches their whole names",
     )
-    diffusion_family: str | None = option(None, "family of a checkpoint whose config could be of several")
+    diffusion_family: str | None = option(None, "Family of a checkpoint whose config fits several")
     cuda_graphs: bool = option(
-        True, "on a GPU, run small passes as CUDA graphs if the model can be captured", silent=True
+        True, "On a GPU, run small passes as CUDA graphs if the model can be captured", silent=True
     )
-    compile: bool = option(False, "compile the layers with torch.compile", silent=True)
-    fused: bool = option(False, "on a GPU, run small operations in kernels of liger-kernel and our own", silent=True)
+    compile: bool = option(False, "Compile the layers with torch.compile", silent=True)
+    fused: bool = option(False, "On a GPU, run small operations in kernels of liger-kernel and our own", silent=True)
     share_prefix: bool = option(
         True,
-        "where it is exact (block diffusion models), compute the common beginning of prompts once",
+        "Compute the common beginning of prompts only once, where this is exact (block diffusion models)",
         silent=True,
     )
     cache_audit: float | None = option(
         None,
-        "for cache=prefix and dual: how many requests of a task to decode exactly, too: a share up to 1, or a number",
+        "With cache=prefix or dual: how many requests of a task to decode exactly as well (up to 1: their share)",
         above=0,
     )
     log_likelihood_draws: str | None = option(
-        None, "folder for the log-probability of each token in each draw of likelihoods, as Parquet", silent=True
+        None, "Folder for Parquet files with each token's log-probability in each draw of a likelihood", silent=True
     )
     check: str | None = option(
-        None, "report of mdlm-check that results name; default: the saved one of the same model", silent=True
+        None, "Report of mdlm-check that results name. Default: the saved one of the same model", silent=True
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Fine-tune a masked diffusion language model by a recipe; writes a LoRA adapter with a card.
+"""Fine-tune a masked diffusion language model by a recipe, and write a LoRA adapter with a model card.
 
 mdlm-finetune --config built-in-ce-tv --output_dir out/adapter
 lm_eval --model mdlm --model_args peft=out/adapter,n_masks=200 --tasks mdlm_rules

@@ -45,44 +45,46 @@ _REFUSED = {
 class Recipe:
     """Our keys, and those of TrainingArguments with other defaults here, which are the paper's (appendix B)."""
 
-    output_dir: str = flag(MISSING, "the adapter's folder, whole at the end; checkpoints are in OUTPUT_DIR.checkpoints")
-    objective: str = flag("mask_agnostic", f"one of {', '.join(OBJECTIVES.names())}, or of a plug-in")
+    output_dir: str = flag(MISSING, "folder for the adapter; checkpoints go to OUTPUT_DIR.checkpoints")
+    objective: str = flag("mask_agnostic", f"training objective: {', '.join(OBJECTIVES.names())}, or one of a plug-in")
     plugins: str | None = flag(None, ModelOptions.declared()["plugins"].help)
-    model_name_or_path: str = flag(BUILT_IN, "built-in, a hub id or a folder, of any family of --model mdlm")
-    train_file: str | None = flag(None, "a .jsonl, .json or .parquet file to train on")
-    dataset_name: str | None = flag(None, f"or a data set on the hub, or {NUMBER_QUESTIONS}, which is generated")
-    dataset_config: str | None = flag(None, "of a hub data set that has several")
-    dataset_train_split: str = flag("train", "of a hub data set")
-    apply_chat_template: bool = flag(False, "the tokenizer's, for instruct models")
-    max_train_samples: int | None = flag(None, "examples, chosen by the seed; at most what max_steps can use")
+    model_name_or_path: str = flag(BUILT_IN, "model to train: hub id, folder or built-in name")
+    train_file: str | None = flag(None, "file to train on (.jsonl, .json or .parquet)")
+    dataset_name: str | None = flag(None, f"or a dataset on the hub, or {NUMBER_QUESTIONS} (generated)")
+    dataset_config: str | None = flag(None, "configuration of the hub dataset, if it has several")
+    dataset_train_split: str = flag("train", "split of the hub dataset")
+    apply_chat_template: bool = flag(False, "use the tokenizer's chat template, for instruct models")
+    max_train_samples: int | None = flag(None, "maximum number of examples, drawn by the seed")
     max_length: int | None = flag(
         None,
-        "tokens of an example and what is appended; longer examples are counted and skipped (default: 1024, or the "
+        "maximum tokens of an example with its appended tokens; longer examples are skipped (default: 1024, or the "
         "model's context if that is shorter)",
     )
-    max_steps: int = flag(930, "optimiser steps")
-    per_device_train_batch_size: int = flag(3, "examples per forward-backward pass of a process")
-    gradient_accumulation_steps: int = flag(43, "passes per optimiser step")
-    learning_rate: float = flag(1e-5, "at its peak")
+    max_steps: int = flag(930, "number of optimiser steps")
+    per_device_train_batch_size: int = flag(3, "examples per forward-backward pass and process")
+    gradient_accumulation_steps: int = flag(43, "forward-backward passes per optimiser step")
+    learning_rate: float = flag(1e-5, "peak learning rate")
     lora_r: int = flag(64, "rank of the adapter")
-    lora_alpha: int = flag(128, "its scaling")
-    lora_dropout: float = flag(0.0, "within the adapter")
+    lora_alpha: int = flag(128, "scaling of the adapter")
+    lora_dropout: float = flag(0.0, "dropout of the adapter")
     lora_target_modules: list[str] = field(
         default_factory=lambda: ["all-linear"],
-        metadata={"help": "names (q_proj v_proj), a regular expression of whole names, or all-linear"},
+        metadata={"help": "layers to adapt: names (q_proj v_proj), a regular expression of whole names, or all-linear"},
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = flag("bfloat16", "of frozen weights; an adapter has float32")
-    attn_implementation: str | None = flag(None, "sdpa, eager, flash_attention_2, ...")
-    seed: int = flag(0, "of data, noise and the adapter's initial weights")
+    dtype: Literal["float32", "bfloat16", "float16"] = flag(
+        "bfloat16", "of the frozen weights; the adapter has float32"
+    )
+    attn_implementation: str | None = flag(None, "attention: sdpa, eager, flash_attention_2, ...")
+    seed: int = flag(0, "seed of data, noise and the adapter's initial weights")
     save_steps: int = flag(100, "steps between checkpoints")
-    save_total_limit: int | None = flag(2, "checkpoints that are kept")
+    save_total_limit: int | None = flag(2, "number of checkpoints to keep")
     logging_steps: int = flag(10, "steps between lines of the log")
-    evaluation_limit: int = flag(50, "questions per task for the card's table; 0 leaves the table out")
-    license: str | None = flag(None, "of the adapter, for its card: apache-2.0, mit, ...")
+    evaluation_limit: int = flag(50, "questions per task for the scores in the model card; 0 skips them")
+    license: str | None = flag(None, "license of the adapter, for its model card: apache-2.0, mit, ...")
     resume: bool = flag(False, "continue from the last checkpoint of the same recipe")
     overwrite: bool = flag(False, "replace the adapter and checkpoints of another run")
-    merge: bool = flag(False, "also write OUTPUT_DIR.merged, the model with the adapter folded in")
-    evaluate: bool = flag(False, "do not train: score (and merge) the adapter that is there")
+    merge: bool = flag(False, "also write OUTPUT_DIR.merged, the model with the adapter merged")
+    evaluate: bool = flag(False, "score (and with --merge, merge) an existing adapter without training")
 
     def __post_init__(self) -> None:
         if (self.train_file is None) == (self.dataset_name is None):
@@ -221,11 +223,11 @@ def help_text(description: str | None) -> str:
         "mdlm-finetune",
         description,
         usage=USAGE,
-        epilog="Every field of the objective (alpha, beta, masks_end, ...) is a key, too, and every argument of\n"
-        "transformers' TrainingArguments: mdlm-finetune --objective NAME --help-all lists them in this order.",
+        epilog="Fields of the objective (alpha, beta, ...) and transformers' TrainingArguments are keys, too:\n"
+        "mdlm-finetune --objective NAME --help-all lists them all.",
     )
     packaged = ", ".join(sorted(recipes_in(RECIPES)))
-    parser.add_argument("--config", metavar="RECIPE", help=f"a YAML file of keys, or one of {packaged}")
+    parser.add_argument("--config", metavar="RECIPE", help=f"a YAML file of these keys, or one of {packaged}")
     for each in fields(Recipe):
         default = each.default if each.default_factory is MISSING else " ".join(each.default_factory())
         shown = "" if default in (None, False, MISSING) else f" (default: {default})"

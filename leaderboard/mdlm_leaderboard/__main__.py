@@ -21,7 +21,7 @@ _EXAMPLE = """examples:
   mdlm-leaderboard validate results/my-model
 """
 
-_ONE_FILE = "an lm-eval result file, or a folder: its newest one"
+_ONE_FILE = "an lm-eval result file, or a folder, whose newest one is read"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    what = "Tables, figures and a static page from the result files of lm-eval."
+    what = "Show and compare lm-eval's result files, and make a page with tables and figures."
     parser = parser_of(_COMMAND, what, epilog=_EXAMPLE)
     commands = parser.add_subparsers(required=True)
 
@@ -55,50 +55,50 @@ def _parser() -> argparse.ArgumentParser:
 
     def takes_runs(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("first", type=Path, metavar="A", help=_ONE_FILE)
-        parser.add_argument("second", type=Path, nargs="?", metavar="B", help="another of the same tasks")
+        parser.add_argument("second", type=Path, nargs="?", metavar="B", help="another result of the same tasks")
 
-    build = command(_build, "build the board of a folder of result files")
-    build.add_argument("results", type=Path, help="folder that is searched for lm-eval's result files (*.json)")
+    build = command(_build, "make a page with tables and figures from a folder of result files")
+    build.add_argument("results", type=Path, help="folder in which to search for result files (*.json)")
     folder: dict[str, Any] = {"dest": "output", "type": Path, "required": True}
-    build.add_argument("--output_path", "--output", help="folder for page, tables, figures, CSV and JSON", **folder)
-    build.add_argument("--title", default="", help="the board's name (default: its models)")
-    build.add_argument("--baseline", default="", metavar="WORDS", help="the row that differences are to: steps=8")
+    build.add_argument("--output_path", "--output", help="folder for the page, Markdown, CSV and JSON", **folder)
+    build.add_argument("--title", default="", help="title of the page (default: names of its models)")
     build.add_argument(
-        "--samples", action="store_true", help="also pages of single questions (lm_eval's --log_samples)"
+        "--baseline", default="", metavar="WORDS", help="row to compare all others with, such as steps=8"
     )
-    build.add_argument("--strict", action="store_true", help="exit with 1 if any file or score is not used")
-    report = command(_report, "the paper's claims about the models of a folder: verdicts, figures, page")
-    report.add_argument("results", type=Path, help="folder of mdlm-sweep --config paper, or of some of its recipes")
-    report.add_argument("--output_path", "--output", help="folder for page, figures, Markdown and JSON", **folder)
-    show = command(_show, "one result in a few lines: score, settings in effect, speed, audit, file")
+    build.add_argument("--samples", action="store_true", help="add pages of single questions (needs --log_samples)")
+    build.add_argument("--strict", action="store_true", help="exit with status 1 if a file or score cannot be used")
+    report = command(_report, "write the report of mdlm-sweep --config paper, with a verdict on each claim")
+    report.add_argument("results", type=Path, help="--output_path of mdlm-sweep")
+    report.add_argument("--output_path", "--output", help="folder for the page, figures, Markdown and JSON", **folder)
+    show = command(_show, "show one result in a few lines: score, settings, speed and audit")
     show.add_argument("file", type=Path, metavar="PATH", help=_ONE_FILE)
-    by_question = "With the files of lm_eval's --log_samples beside the results, questions are compared one by one."
-    compare = command(_compare, "the difference between two result files, with its test", by_question)
+    by_question = "If both runs had lm_eval's --log_samples, questions are compared one by one."
+    compare = command(_compare, "compare two results, and test whether they differ significantly", by_question)
     takes_runs(compare)
     compare.add_argument("--published", action="store_true", help="compare A with the published scores of its preset")
-    clusters = "questions whose documents have the same value in this field are one cluster: one text, one sequence"
+    clusters = "count questions as related if their documents have the same value in this field"
     compare.add_argument("--cluster", default="", metavar="FIELD", help=clusters)
-    power = command(_power, "how many questions a difference takes, before you run anything")
-    power.add_argument("--accuracy", type=float, required=True, help="of the first run, in percent")
-    power.add_argument("--difference", type=float, required=True, help="that should be found, in points")
-    power.add_argument("--correlation", type=float, metavar="R", help="of two answers to a question (default: several)")
-    power.add_argument("--repeats", type=int, default=1, metavar="K", help="answers of each run to each question")
+    power = command(_power, "compute how many questions a difference needs, before a run")
+    power.add_argument("--accuracy", type=float, required=True, help="expected accuracy of the first run, in percent")
+    power.add_argument("--difference", type=float, required=True, help="difference to find, in points")
     power.add_argument(
-        "--cluster", type=int, default=1, metavar="N", help="questions about one text, at worst all alike"
+        "--correlation", type=float, metavar="R", help="correlation of two answers to a question (default: several)"
     )
-    power.add_argument("--questions", type=int, metavar="N", help="also the power of this number")
-    what = "a page of the questions of one or two results: what flipped, and how it was written"
-    needs = "Needs lm_eval's --log_samples; with trace=true among the model arguments it replays the canvas."
+    power.add_argument("--repeats", type=int, default=1, metavar="K", help="answers to each question (default: 1)")
+    power.add_argument("--cluster", type=int, default=1, metavar="N", help="number of questions about one text")
+    power.add_argument("--questions", type=int, metavar="N", help="also show the power with this number of questions")
+    what = "make a page of single questions and answers of one or two results"
+    needs = "Needs runs with lm_eval's --log_samples. If they also had trace=true, the page replays each decoding step."
     samples = command(_samples, what, needs)
     takes_runs(samples)
     samples.add_argument("--output_path", help="folder for the page", **folder)
-    validate = command(_validate, "check result files before they are submitted")
+    validate = command(_validate, "check result files before you submit them")
     validate.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a result file, or a folder of them")
-    what = "scores with a cache or from a server against exact decoding, on the questions decoded twice"
-    audit = command(_audit, what, "The files of lm_eval's --log_samples must be beside the results.")
-    of_audit = "a result file of a run with cache_audit or audit, or a folder: its newest one"
+    what = "compare a cache's or server's scores with exact decoding, on questions decoded twice"
+    audit = command(_audit, what, "Needs a run with lm_eval's --log_samples.")
+    of_audit = "result of a run with cache_audit or audit, or a folder, whose newest one is read"
     audit.add_argument("file", type=Path, metavar="PATH", help=of_audit)
-    audit.add_argument("--include_path", help="folder of tasks that are not lm-eval's or the suite's")
+    audit.add_argument("--include_path", help="folder of your own tasks")
     return parser
 
 

@@ -27,7 +27,7 @@ def audit(path: Path, include_path: str | None) -> str:
     if not audited:
         how = "audit" if file.server else "cache_audit"
         raise UnusableFile(f"{file.path!r} holds no audit; run lm_eval with {how} among the model arguments")
-    ways = ["served", "in process"] if file.server else ["with cache", "exact"]
+    ways = ["served", "--model mdlm"] if file.server else ["with cache", "exact"]
     heads = ["task", "metric", "same strings", *ways, "difference (points)", "95% interval"]
     return markdown_table(heads, [line for task in audited for line in _of_task(file.place, task, include_path)])
 

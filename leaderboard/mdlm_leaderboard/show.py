@@ -24,7 +24,8 @@ def show(path: Path) -> list[str]:
     file = read_chosen_file(path)
     answers = scores_by_question(file)
     sets = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in pair_accuracies(answers).items()]
-    audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
+    audits = [task.audit for task in file.tasks.values()]
+    how = "with --model mdlm" if file.server else "without the cache"
     lines = {
         "score": _scores(file, pd.DataFrame(rows_of(file, answers))),
         "answers": "; ".join([*said_of(file), *_endings(file)]),

@@ -1,12 +1,14 @@
-"""Check a checkpoint on this machine: how it is read, against its authors' code, and what its scores depend on.
+"""Check how a checkpoint is read, whether it decodes as its authors' code does, and how much rounding changes answers.
 
     mdlm-check
     mdlm-check GSAI-ML/LLaDA-8B-Instruct --model_args dtype=bfloat16 block_length=32 --apply_chat_template \\
         --modeling LLaDA/modeling_llada.py:LLaDAModelLM --against LLaDA/generate.py:generate
 
-Prints a table and writes a JSON file into a cache folder. Later results with the same weights, version, dtype and
-options name this file. The exit status is 1 if a fault was found. Keys of the file: `applies_to` (weights, config,
-vocabulary, package_version, dtype, options), `verdict`, `recognised`, `logits`, `choices`, `equal_strings`,
+Prints a table, and writes a JSON file into a cache folder. Later results with the same weights, version, dtype and
+options name this file. The exit status is 1 if a fault was found.
+
+Keys of the file: `applies_to` (weights, config, vocabulary, package_version, dtype, options), `verdict`, `recognised`,
+`logits`, `choices`, `equal_strings`,
 `theirs`, `unknown_share` (of the tokens of the task's prompts, or of its own without a task), and
 `noise_floor`: task, change (model arguments of the second run), dtypes, answers, flipped, share and its Wilson interval
 [low, high], first_differing_token (smallest, median; null if no text differs), scores ("task metric,filter" -> [first,
@@ -68,26 +70,24 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     from lm_eval._cli.utils import MergeDictAction
 
-    parser = parser_of(COMMAND, __doc__)
+    parser = parser_of(COMMAND, __doc__.partition("\nKeys of the file")[0])
     named: dict[str, Any] = {"nargs": "+", "default": {}, "action": MergeDictAction, "metavar": "NAME=VALUE"}
-    parser.add_argument("model", nargs="?", default=BUILT_IN, help="hub id, folder or built-in name; default: built-in")
-    parser.add_argument("--model_args", help="as lm_eval's, without pretrained: dtype, device, steps, ...", **named)
-    parser.add_argument("--apply_chat_template", action="store_true", help="as lm_eval's")
-    parser.add_argument("--output_path", type=Path, metavar="FILE", help="write the JSON here as well")
-    theirs = parser.add_argument_group("against the authors' code, which is run: trust it first")
-    theirs.add_argument("--modeling", metavar="FILE.py:CLASS", help="their network, to compare logits with")
-    theirs.add_argument("--trust_remote_code", action="store_true", help="the network that the checkpoint brings")
-    theirs.add_argument("--against", metavar="FILE.py:FUNCTION", help="their sampler, to compare choices with")
-    theirs.add_argument("--reference_args", help="arguments of their sampler, over what our options say", **named)
-    theirs.add_argument("--reference_python", metavar="PATH", help="Python of the environment that runs their code")
-    noise = parser.add_argument_group("the noise floor")
-    noise.add_argument("--task", default=_TASK, help=f"default: {_TASK}")
-    noise.add_argument("--requests", type=int, default=20, help="of the task (default: 20; 0 leaves it out)")
-    noise.add_argument(
-        "--noise", help="what the second run changes; default: dtype=float32, or bfloat16 for float32 weights", **named
-    )
-    noise.add_argument("--include_path", metavar="FOLDER", help="tasks of your own")
-    noise.add_argument("--gen_toks", type=int, default=32, help="tokens of an answer elsewhere (default: 32)")
+    parser.add_argument("model", nargs="?", default=BUILT_IN, help="hub id, folder or name (default: built-in)")
+    parser.add_argument("--model_args", help="as in lm_eval, without pretrained: dtype, steps, ...", **named)
+    parser.add_argument("--apply_chat_template", action="store_true", help="use the tokenizer's chat template")
+    parser.add_argument("--output_path", type=Path, metavar="FILE", help="also write the JSON file here")
+    theirs = parser.add_argument_group("comparison with the authors' code, which is run; use only code that you trust")
+    theirs.add_argument("--modeling", metavar="FILE.py:CLASS", help="their network, whose logits are compared")
+    theirs.add_argument("--trust_remote_code", action="store_true", help="compare with the network in the checkpoint")
+    theirs.add_argument("--against", metavar="FILE.py:FUNCTION", help="their sampler, whose choices are compared")
+    theirs.add_argument("--reference_args", help="arguments of their sampler, instead of ours", **named)
+    theirs.add_argument("--reference_python", metavar="PATH", help="Python that runs their code, if another")
+    noise = parser.add_argument_group("noise floor: the answers that rounding alone changes")
+    noise.add_argument("--task", default=_TASK, help=f"task to ask (default: {_TASK})")
+    noise.add_argument("--requests", type=int, default=20, help="requests of the task (default: 20; 0: none)")
+    noise.add_argument("--noise", help="what the second run changes (default: another dtype)", **named)
+    noise.add_argument("--include_path", metavar="FOLDER", help="folder of your own tasks")
+    noise.add_argument("--gen_toks", type=int, default=32, help="tokens of an answer in other parts (default: 32)")
     return parser
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # When a filled token is final.
 Settled = Literal["at once", "with its block", "with the canvas"]
 # An option of several samplers.
-STOP_AT_EOS = option(False, "fill nothing after an end-of-text token", also="stop_until_eos early_stop")
+STOP_AT_EOS = option(False, "Fill nothing after an end-of-text token", also="stop_until_eos early_stop")
 
 
 class Step(NamedTuple):

@@ -1,12 +1,12 @@
-"""Evaluate a model under every combination of some settings, over weights that are loaded once.
+"""Evaluate a model with every combination of some settings, and compare the results.
 
     mdlm-sweep --tasks mdlm_context --n_masks 1,2,10,50,100,200 --steps 1 --limit 50 --output_path results
     mdlm-sweep --config e07 --model_args pretrained=GSAI-ML/LLaDA-8B-Base,dtype=bfloat16 --output_path results
     mdlm-sweep --config e09 --peft none,out/adapter --output_path results
     mdlm-sweep --preset llada-8b-base/gsm8k-256 --output_path results
 
-Every cell of the grid becomes an ordinary lm-eval result file as soon as it is done. The same command continues a
-killed sweep; started several times on one folder, it shares the work. docs/sweeps.md says more.
+Each combination is a cell. Its result becomes an ordinary lm-eval result file as soon as it is done. To continue a
+killed sweep, repeat the command. To share the work, run the command several times on one folder. See docs/sweeps.md.
 """
 
 import argparse
@@ -160,7 +160,7 @@ def sweep_of(words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
         raise OptionError("--hours and --limit both set the number of questions; name one of them")
     if not names:
         if alone := {"hours", "dry_run"} & places.keys():
-            raise OptionError(f"--{min(alone)} needs a recipe that names others, such as --config paper")
+            raise OptionError(f"--{min(alone)} is for --config paper; other sweeps have --limit and --status")
         return plan(settings), places
     return replace(_together(words, settings, names, with_adapters), study=study), places
 
@@ -248,45 +248,45 @@ def _parser() -> argparse.ArgumentParser:
     usage = "mdlm-sweep [--config NAME] --tasks NAME,NAME [--OPTION VALUE,VALUE ...] --output_path FOLDER"
     parser = parser_of(COMMAND, __doc__, usage=usage, argument_default=argparse.SUPPRESS)
     recipes = ", ".join(sorted(recipes_in(RECIPES)))
-    parser.add_argument("--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {recipes}")
-    parser.add_argument("--preset", metavar="NAME", help="model, task, shots and options of a published score")
-    parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
-    parser.add_argument("--baseline", metavar="WORDS", help="differences are to this cell, such as steps=8 (the first)")
-    where = parser.add_argument_group("where cells run; docs/cluster.md says more")
-    where.add_argument("--status", action="store_true", help="only list what is done and what is missing")
-    where.add_argument("--dry_run", action="store_true", help="only print what --config paper would ask")
-    where.add_argument("--shard", metavar="I/N", help="only every N-th cell, from cell I on; I is 0 to N - 1")
-    where.add_argument("--executor", choices=("here", "ray"), help="this process (default), or a Ray cluster")
-    where.add_argument("--address", help="the Ray cluster: auto, or HOST:PORT (default: start one here)")
-    where.add_argument("--workers", type=int, help="most workers at once (default: one per GPU, or per node)")
-    where.add_argument("--gpus_per_worker", type=float, help="1 by default, 0 in a cluster without GPUs")
+    parser.add_argument("--config", metavar="NAME", help=f"a YAML file with these settings, or one of {recipes}")
+    parser.add_argument("--preset", metavar="NAME", help="published score whose model, task, shots and options to use")
+    parser.add_argument("--output_path", metavar="FOLDER", help="folder for the results")
+    parser.add_argument("--baseline", metavar="WORDS", help="cell to compare with, such as steps=8 (default: first)")
+    where = parser.add_argument_group("where cells run; see docs/cluster.md")
+    where.add_argument("--status", action="store_true", help="only list which cells are done or missing")
+    where.add_argument("--dry_run", action="store_true", help="only show how many questions --config paper would ask")
+    where.add_argument("--shard", metavar="I/N", help="run every N-th cell, beginning with cell I (0 to N - 1)")
+    where.add_argument("--executor", choices=("here", "ray"), help="run here (default), or on a Ray cluster")
+    where.add_argument("--address", help="address of the Ray cluster: auto, or HOST:PORT (default: start one here)")
+    where.add_argument("--workers", type=int, help="maximum number of workers (default: one per GPU, or per node)")
+    where.add_argument("--gpus_per_worker", type=float, help="GPUs of each worker (default: 1; without GPUs: 0)")
     axes = parser.add_argument_group("axes of the grid: one value, or several separated by commas")
-    axes.add_argument("--tasks", help="tasks and groups, one cell each; * matches anything")
-    axes.add_argument("--peft", help="adapters; none is the model without an adapter")
-    axes.add_argument("--metadata", nargs="+", metavar="KEY=VALUES", help="of tasks: fewshot_distractors=0,10,20")
-    axes.add_argument("--num_fewshot", help="shots of tasks outside the suite")
-    axes.add_argument("--repeats", help="times that each question is asked: means and pass@k")
-    axes.add_argument("--query_position", help="of few-shot questions: prefix, middle or trailing the examples")
-    axes.add_argument("--seed", help="lm_eval's --seed, one number")
+    axes.add_argument("--tasks", help="tasks and groups, with a cell for each; * matches any text")
+    axes.add_argument("--peft", help="adapters; none stands for the model without an adapter")
+    axes.add_argument("--metadata", nargs="+", metavar="KEY=VALUES", help="of the suite: fewshot_distractors=0,10,20")
+    axes.add_argument("--num_fewshot", help="number of examples, for tasks outside the suite")
+    axes.add_argument("--repeats", help="how often to ask each question, for means and pass@k")
+    axes.add_argument("--query_position", help="place of the question among its examples: prefix, middle or trailing")
+    axes.add_argument("--seed", help="seed of lm_eval (one number)")
     for name, option in axes_of_options().items():
         words: dict[str, Any] = {"nargs": "?", "const": "true"} if bool in option.kinds else {}
-        values = f": {', '.join(option.choices())}" if option.choices else ""
+        values = f". Values: {', '.join(option.choices())}" if option.choices else ""
         axes.add_argument(f"--{name}", metavar="VALUES", help=option.help + values, **words)
-    common = parser.add_argument_group("the same in all cells, as for lm_eval")
+    common = parser.add_argument_group("the same in all cells, as in lm_eval")
     common.add_argument("--plugins", metavar="FILES", help=ModelOptions.declared()["plugins"].help)
-    common.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
+    common.add_argument("--model", help="mdlm (default), or hf for an autoregressive model")
     for name in _NAMED:
-        common.add_argument(f"--{name}", nargs="+", action=MergeDictAction, metavar="NAME=VALUE", help="or JSON")
-    common.add_argument("--limit", type=float, help="questions per task")
-    common.add_argument("--hours", type=float, help="instead of --limit, for --config paper: time goes to its claims")
-    common.add_argument("--samples", type=samples, metavar="JSON", help="numbers of tasks' questions, or their file")
-    common.add_argument("--use_cache", metavar="FOLDER", help="keep answers, so that an interrupted cell goes on")
-    common.add_argument("--batch_size", help="8 by default")
-    common.add_argument("--device", help="default: the first GPU that no other sweep uses")
-    common.add_argument("--include_path", metavar="FOLDER", help="tasks of your own")
-    common.add_argument("--log_samples", action="store_true", help="keep prompts and answers beside each result")
+        common.add_argument(f"--{name}", nargs="+", action=MergeDictAction, metavar="NAME=VALUE", help="also as JSON")
+    common.add_argument("--limit", type=float, help="number of questions per task")
+    common.add_argument("--hours", type=float, help="with --config paper: hours to spend, instead of --limit")
+    common.add_argument("--samples", type=samples, metavar="JSON", help="numbers of the questions to ask, or a file")
+    common.add_argument("--use_cache", metavar="FOLDER", help="keeps answers, so that a cell can be continued")
+    common.add_argument("--batch_size", help="requests per batch (default: 8)")
+    common.add_argument("--device", help="device of the model (default: the first GPU that no other sweep uses)")
+    common.add_argument("--include_path", metavar="FOLDER", help="folder of your own tasks")
+    common.add_argument("--log_samples", action="store_true", help="save prompts and answers beside each result")
     common.add_argument("--apply_chat_template", nargs="?", const=True, type=handle_cli_value_string, metavar="NAME")
-    common.add_argument("--fewshot_as_multiturn", type=handle_cli_value_string, metavar="BOOL", help="true by default")
+    common.add_argument("--fewshot_as_multiturn", type=handle_cli_value_string, metavar="BOOL", help="default: true")
     common.add_argument("--system_instruction")
     common.add_argument("--confirm_run_unsafe_code", action="store_true")
     return parser

@@ -313,20 +313,21 @@ def _plan(sweep: Sweep, tasks: Tasks, hours: float | None, measure: Measure) -> 
 def table(sweep: Sweep) -> str:
     """A table of cells with their questions and tokens."""
     rows = [[cell.name, ", ".join(cell.recipes), str(cell.limit), f"{cell.tokens:,}"] for cell in sweep.cells]
-    return markdown_table(["cell", "recipes", "questions per task", "tokens"], rows)
+    return markdown_table(["cell", "experiments", "questions per task", "tokens"], rows)
 
 
 def _show(plan: Mapping[str, Any]) -> None:
     """Prints the power of each claim, the sum of all work, and what is left out."""
-    heads = ["claim", "questions per task", "power: reproduced", "power: not reproduced"]
+    heads = ["claim", "questions per task", "power if the effect is large", "power if there is none"]
     rows = [
         [claims()[name].title, str(one["questions"]), f"{one['reproduced']:.0%}", f"{one['not_reproduced']:.0%}"]
         for name, one in plan["declared"].items()
     ]
     say(markdown_table(heads, rows))
+    say(f"Power is the chance of the right verdict. A large effect is {EFFECT} times the smallest one that counts.")
     tokens = sum(cell["tokens"] for cell in plan["cells"].values())
     hours = "" if plan["seconds"] is None else f", {plan['seconds'] / 3600:.2g} hours of one process"
-    say(f"{len(plan['cells'])} cells, {tokens:,} tokens{hours}")
+    say(f"{len(plan['cells'])} cells with {tokens:,} tokens{hours}")
     for reason, own in Counter(plan["left_out"].values()).items():
         first = next(name for name in plan["left_out"] if plan["left_out"][name] == reason)
-        say(f"left out: {own} cells, {first} first: {reason}")
+        say(f"left out: {own} cells, such as {first}: {reason}")

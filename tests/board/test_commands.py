@@ -238,7 +238,7 @@ def test_show_says_who_served_and_what_is_unknown(tmp_path: Path, typed: Typed) 
     assert "cache" in settings.partition("unknown: ")[2], "an unknown cache is not named as the one in effect"
     assert settings.endswith(" more"), "those that mean little where others are unknown are counted"
     assert speed.endswith("80 tokens per second, 2 requests per second, 8 requests at once")
-    assert audited == "audit     9 of 10 answers are the same in process"
+    assert audited == "audit     9 of 10 answers are the same with --model mdlm"
 
 
 # compare

@@ -1,4 +1,4 @@
-"""Certainty prior (d2Cache, arXiv 2509.23094): masks near known tokens are filled first."""
+"""Fills masks near known tokens first (certainty prior of d2Cache, arXiv 2509.23094)."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class CertaintyPrior(Schedule):
     runs_whole_canvases: ClassVar[bool] = True  # over which known tokens are counted
 
     sigma: float | None = option(
-        None, "fill masks near known tokens first: the width of the neighbourhood in tokens (d2Cache)", above=0
+        None, "Fill masks near known tokens first. sigma is the width of this neighbourhood in tokens", above=0
     )
     stop_at_eos: bool = STOP_AT_EOS
 

@@ -1,4 +1,4 @@
-"""Fills masks as `schedule` does and corrects tokens of the block that were filled before (LLaDA2.1)."""
+"""Fills masks as `schedule` does, and corrects tokens that it filled before in the same block (LLaDA2.1)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,8 +12,8 @@ from mdlm_lm_eval.registry import register
 # LLaDA2.1's own default.
 _POST_STEPS = 16
 # Options that are shared with models that also insert and delete.
-EDITING_THRESHOLD = option(None, "confidence needed to change a filled token (LLaDA2.1)", least=0, most=1)
-MAX_POST_STEPS = option(None, "editing passes after a block's last mask is filled", least=0)
+EDITING_THRESHOLD = option(None, "Confidence above which a filled token is changed", least=0, most=1)
+MAX_POST_STEPS = option(None, "Most editing passes after the last mask of a block is filled", least=0)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""KLASS (arXiv 2511.05664): fills masks with high confidence and nearly unchanged distributions."""
+"""Fills masks with high confidence and nearly unchanged distributions (KLASS, arXiv 2511.05664)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Klass(Sampler):
 
     kl_threshold: float | None = option(
         None,
-        "with confidence_threshold: fill only masks whose distribution changed less than this in recent passes",
+        "Fill only masks whose distribution changed less than this in recent passes. Needs confidence_threshold",
         above=0,
     )
-    kl_history: int = option(2, "for kl_threshold: number of passes compared", least=1)
+    kl_history: int = option(2, "Number of passes that kl_threshold compares", least=1)
     unmask_strategy: str = option(
-        "all", "for kl_threshold: fill all such masks, or only the most confident", choices=lambda: ("all", "max_conf")
+        "all", "Fill all masks below kl_threshold, or only the surest of them", choices=lambda: ("all", "max_conf")
     )
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:

@@ -1,4 +1,4 @@
-"""Fills several blocks at once: a block opens when the one before is filled in part (d3LLM; D2F, arXiv 2508.09192)."""
+"""Fills several blocks at once: a block opens once the previous one is partly filled (d3LLM; D2F, arXiv 2508.09192)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -56,20 +56,20 @@ class MultiBlock(Sampler):
     """Fills the masks of all open blocks that are sure enough, and at least one in blocks that must make progress."""
 
     block_add_threshold: float = option(
-        0.1, "open the next block once this share of the last one is filled", least=0, most=1
+        0.1, "Open the next block once this share of the last open one is filled", least=0, most=1
     )
     active_threshold: float | None = option(
         None,
-        "fill at least one mask in every block after one that is filled to this share; none: in the first block",
+        "Fill at least one mask in every block that follows one filled to this share. none: only in the first block",
         least=0,
         most=1,
     )
     entropy_threshold: float | None = option(
-        None, "instead of confidence_threshold: fill every mask of at most this entropy in nats", least=0
+        None, "Fill every mask whose entropy is at most this, in nats. Replaces confidence_threshold", least=0
     )
-    surest_anywhere: bool = option(False, "always fill the surest mask of all open blocks")
+    surest_anywhere: bool = option(False, "Always fill the surest mask of all open blocks")
     block_causal: bool = option(
-        False, "with full attention: blocks see nothing after them, and the prompt is one block"
+        False, "With full attention: hide later blocks from each block. The prompt is one block"
     )
     stop_at_eos: bool = STOP_AT_EOS
 

@@ -1,4 +1,4 @@
-"""RCR, running confidence remasking (MDPO, arXiv 2508.13148): fills all masks, and keeps the surest tokens so far."""
+"""Fills all masks, and then masks all but the surest tokens again (RCR, arXiv 2508.13148)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

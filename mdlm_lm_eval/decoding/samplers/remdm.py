@@ -1,4 +1,4 @@
-"""ReMDM for LLaDA (arXiv 2503.00307): when most of a block is filled, its least sure tokens are filled again."""
+"""When most of a block is filled, fills its least sure tokens again (ReMDM for LLaDA, arXiv 2503.00307)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Remdm(Remasking):
     settled: ClassVar[Settled] = "with its block"
     ends_at_eos: ClassVar[bool] = True
 
-    remask_tokens: int = option(1, "tokens masked again per pass", least=1)
+    remask_tokens: int = option(1, "Number of tokens that a pass masks again", least=1)
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
         """Refuses `steps` and `schedule`, as a pass fills one token."""

@@ -1,4 +1,4 @@
-"""Fills masks by a schedule or by a parallel rule, for good: LLaDA, Dream, Fast-dLLM, EB-sampler."""
+"""Fills masks by a schedule or a threshold, and never changes them again (LLaDA, Dream, Fast-dLLM, EB-sampler)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

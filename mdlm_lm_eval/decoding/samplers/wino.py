@@ -1,4 +1,4 @@
-"""WINO (arXiv 2507.18578): fills many masks at once, and masks tokens again that the model no longer finds likely."""
+"""Fills many masks at once, and masks tokens again that have become unlikely (WINO, arXiv 2507.18578)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -28,7 +28,7 @@ class Wino(Sampler):
     runs_whole_canvases: ClassVar[bool] = True  # after which the shadow stands
 
     remask_threshold: float = option(
-        0.9, "mask tokens again whose probability in hindsight is lower", above=0, most=1, also="threshold_back"
+        0.9, "Mask a token again if its probability falls below this threshold", above=0, most=1, also="threshold_back"
     )
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
