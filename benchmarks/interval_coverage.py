@@ -1,6 +1,6 @@
 """How often the 95% intervals of scores, differences and ranks hold the truth, by simulation.
 
-    python benchmarks/interval_coverage.py --write    # into two tables beside this file, and into README.md
+    python benchmarks/interval_coverage.py --write    # into three tables beside this file, and into README.md
 
 Of the suite, answers are drawn from logits with effects of word rules (correlated 0.9 in pairs of related rules), of a
 rule's two tasks, and of sets of three questions; two settings share 70% of each. The truth is the expected share of
@@ -256,9 +256,9 @@ def of_comparisons(lines: Sequence[Sequence[str]]) -> str:
     held = [float(line[6]) for line in lines]
     false = [float(line[7]) for line, case in zip(lines, COMPARISONS, strict=True) if len({*case.means}) == 1]
     return (
-        f"`compare` calls {min(false):.1f} to {max(false):.1f}% of equal settings different. Its intervals hold "
+        f"`compare` calls {min(false):.1f} to {max(false):.1f}% of equal settings different. Its intervals contain "
         f"{min(held):.1f} to {max(held):.1f}% of the true differences ([{len(lines)} cases]"
-        "(coverage_of_differences.csv)), and least with few questions and scores near 0 or 100%."
+        "(coverage_of_differences.csv)). Coverage is lowest with few questions, and with scores near 0 or 100%."
     )
 
 
@@ -312,17 +312,7 @@ def of_models(repetitions: int) -> list[list[str]]:
     return lines
 
 
-def models_in_words(lines: Sequence[Sequence[str]]) -> str:
-    """The least coverage and the greatest rate of false differences of all cases of trained models."""
-    least = min(float(line[column]) for line in lines for column in (2, 3, 4))
-    false = [float(line[5]) for line, case in zip(lines, MODELS, strict=True) if case.collapse[0] == case.collapse[1]]
-    return (
-        f"Over {MODELS[0].n} trained models, the intervals of a median, of the share that collapses and of a median "
-        f"difference hold in at least {least:.1f}% of cases. The sign test calls at most {max(false):.1f}% of equal "
-        "ways of fine-tuning different ([cases](coverage_over_models.csv))."
-    )
-
-
+_RULES = {"rules fixed": "questions about the same word rules", "rules random": "questions about other word rules"}
 HEADS = ("claim", "of", "expected (%)", "questions", "spread of rules", "in use", "t over 8 rules", "bootstrap")
 
 
@@ -344,15 +334,17 @@ def ranges(lines: Sequence[Sequence[str]]) -> str:
     by_claim: dict[tuple[str, ...], list[float]] = {}
     for line in lines:
         by_claim.setdefault(tuple(line[:2]), []).append(float(line[5]))
-    shown = [[*claim, f"{min(found):.1f} to {max(found):.1f}"] for claim, found in by_claim.items()]
-    return markdown_table([*HEADS[:2], "held (%)"], shown)
+    shown = [
+        [_RULES[rules], what, f"{min(found):.1f} to {max(found):.1f}"] for (rules, what), found in by_claim.items()
+    ]
+    return markdown_table(["interval for", "of a", "contains the true value (%)"], shown)
 
 
 def ranks(repetitions: int) -> str:
     """How often equally good models seem to differ."""
     found = [tables_with_false_ranks(mean, repetitions) for mean in (0.84, 0.97, 0.99)]
     return (
-        f"If {N_EQUAL} models are equally good, a table ranks one above another by mistake in {min(found):.1f} to "
+        f"If {N_EQUAL} models are equally good, a table ranks one above another in {min(found):.1f} to "
         f"{max(found):.1f}% of cases."
     )
 
@@ -365,13 +357,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     of_suite, of_others = rows(given.repetitions), compared(2 * given.repetitions)
     models = of_models(2 * given.repetitions)
-    words = ranks(given.repetitions), of_comparisons(of_others), models_in_words(models)
+    words = ranks(given.repetitions), of_comparisons(of_others)
     shown = "\n\n".join([ranges(of_suite), *words])
     print(shown)
     if given.write:
         tables = {
             "interval_coverage.csv": [HEADS, *of_suite],
             "coverage_of_differences.csv": [OF_COMPARISONS, *of_others],
+            "coverage_over_models.csv": [OF_MODELS, *models],
         }
         for name, lines in tables.items():
             with (FOLDER / name).open("w", encoding="utf-8", newline="") as file:

@@ -224,8 +224,9 @@ def tv(study: Study) -> str:
     """What TV adds to CE after EOS padding, in two sentences."""
     over, _, _, verdict = primary(study)["TV"]
     return (
-        f"With 200 masks, the median of CE + TV minus CE only is {over.median.mean:+z.1f} points over "
-        f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}). The registered verdict is *{verdict}*."
+        f"With 200 masks, adding TV to CE changes the accuracy by a median of {over.median.mean:+z.1f} points over "
+        f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}). Our registered "
+        f"verdict is *{verdict}*."
     )
 
 
