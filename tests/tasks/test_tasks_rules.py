@@ -288,7 +288,7 @@ def test_the_readme_names_what_is_scored_without_examples() -> None:
     readme = (tasks_path() / "README.md").read_text(encoding="utf-8")
     for way, reader in (
         ("an option that fits any of the eight word rules", baselines.asked_by_a_rule),
-        ("the option of an odd category", baselines.odd_category),
+        ("the option whose category differs from the others'", baselines.odd_category),
     ):
         found = [baselines.accuracy(own, reader) for own in tests.values()]
         assert f"|{way}|{fmean(found):.1f}|{min(found):.1f}|{max(found):.1f}|" in readme
@@ -300,8 +300,10 @@ def test_the_readme_names_what_spelling_and_the_last_examples_give() -> None:
     found = [row.strip("|").split("|") for row in baselines.rules_table().splitlines()[2:]]
     spelled, read = ([share for _, share in rows] for rows in (found[:4], found[4:]))
     readme = " ".join((tasks_path() / "README.md").read_text(encoding="utf-8").split())
-    assert f"words gives up to {spelled[-1]}." in readme
-    assert f"gets {read[2]} from the last 5 of the 50 examples, and {float(read[3]):.0f} from the last 20" in readme
+    assert f"words scores up to {spelled[-1]}." in readme
+    assert (
+        f"scores {read[2]} with only the last 5 of the 50 examples, and {float(read[3]):.0f} with the last 20" in readme
+    )
     assert max(map(float, spelled)) == float(spelled[-1]) == SPELLING_ALONE
 
 
