@@ -258,7 +258,7 @@ def of_comparisons(lines: Sequence[Sequence[str]]) -> str:
     return (
         f"`compare` calls {min(false):.1f} to {max(false):.1f}% of equal settings different. Its intervals contain "
         f"{min(held):.1f} to {max(held):.1f}% of the true differences ([{len(lines)} cases]"
-        "(coverage_of_differences.csv)). Coverage is lowest with few questions, and with scores near 0 or 100%."
+        "(coverage_of_differences.csv))."
     )
 
 

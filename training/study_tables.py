@@ -225,8 +225,8 @@ def tv(study: Study) -> str:
     over, _, _, verdict = primary(study)["TV"]
     return (
         f"With 200 masks, adding TV to CE changes the accuracy by a median of {over.median.mean:+z.1f} points over "
-        f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}). Our registered "
-        f"verdict is *{verdict}*."
+        f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}). By a rule "
+        f"registered in advance, the verdict is *{verdict}*."
     )
 
 

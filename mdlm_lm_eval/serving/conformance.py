@@ -150,7 +150,7 @@ class Examination:
 
     def strings(self) -> Finding:
         n_right = sum(one.is_right for one in self.plain)
-        why = f"{n_right} of {len(PROMPTS)} equal those of the model here"
+        why = f"{n_right} of {len(PROMPTS)} equal those of --model mdlm"
         return Finding(why, self.differing, passed=True)
 
     def threshold(self) -> Finding:
