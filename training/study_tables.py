@@ -183,12 +183,12 @@ def headline(study: Study) -> str:
     n = len(over.changes)
     significant = "significant" if verdict in ("better", "worse") else "not significant"
     return (
-        f"We fine-tuned {n} small models in two ways: answers padded with end-of-text tokens (EOS), as in LLaDA, or "
-        "masks. With 200 masks:\n\n"
+        f"We fine-tuned {n} small models in two ways: one pads answers with end-of-text tokens (EOS), as LLaDA does, "
+        "the other with masks. With 200 masks:\n\n"
         f"- {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower after EOS "
         f"padding than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
         f"- The median of EOS padding minus mask padding is {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
-        f"{chance(over.p)}). Corrected for two comparisons, this is {significant}: *{verdict}*."
+        f"{chance(over.p)}). Corrected for two comparisons, this is {significant}, so the verdict is *{verdict}*."
     )
 
 
