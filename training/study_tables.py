@@ -172,8 +172,9 @@ def lost_to_masks(study: Study) -> str:
     """How many models of each arm lose much from 2 to 200 masks, as a sentence."""
     base, sft, masks = (changes(study, arm, arm, "200", minus=("2",)) for arm in ("base", "sft", "sft-masks"))
     return (
-        f"From 2 to 200 masks, {base.n_collapsed} of them lose more than {COLLAPSE:.0f} points before fine-tuning, "
-        f"{sft.n_collapsed} after EOS padding, and {masks.n_collapsed} after mask padding."
+        f"With 200 masks instead of 2, {base.n_collapsed} of {len(base.changes)} models lose more than "
+        f"{COLLAPSE:.0f} points before fine-tuning, {sft.n_collapsed} after EOS padding, and {masks.n_collapsed} after "
+        "mask padding."
     )
 
 
@@ -198,25 +199,27 @@ def finding(study: Study) -> str:
 
     open_words = ": the data neither show nor rule out an effect" if verdict == "undecided" else ""
     return (
-        f"We fine-tuned {len(over.changes)} models of 1.1 million parameters in two ways. LLaDA's own way pads answers "
-        "with EOS tokens, which the model has to predict. The other way pads them with masks.\n\n"
+        f"We fine-tuned {len(over.changes)} models of 1.1 million parameters in two ways. LLaDA's own fine-tuning pads "
+        "answers with EOS tokens, which the model learns to predict. Our variant pads them with masks instead. "
+        "Brackets are 95% intervals.\n\n"
         f"- {lost_to_masks(study)}\n"
         f"- After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask padding, "
         f"{collapsed(masks)} do.\n"
-        f"- The median of EOS padding minus mask padding, with 200 masks, is {over.median.mean:+z.1f} points "
+        f"- With 200 masks, the median of EOS padding minus mask padding is {over.median.mean:+z.1f} points "
         f"({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
         f"The registered verdict is *{verdict}*{open_words}."
     )
 
 
 def control(study: Study) -> str:
-    """How masks and as many dots compare before and after fine-tuning, as sentences."""
+    """How masks and as many dots compare before and after fine-tuning: a sentence and a table."""
     arms = {"base": "before fine-tuning", "sft": "after EOS padding", "sft-masks": "after mask padding"}
     apart = {words: changes(study, arm, arm, "200", minus=("dots",)) for arm, words in arms.items()}
-    *parts, last = (f"{signed(over)} {words} ({chance(over.p)})" for words, over in apart.items())
+    rows = [(words, signed(over), chance(over.p)) for words, over in apart.items()]
     return (
-        "Is it the masks, or any appended text? Accuracy with 200 masks minus accuracy with 199 dots is a median of "
-        f"{', '.join(parts)} and {last}, in points."
+        "Do masks cost more than other appended text? We also asked with 199 dots instead. These are medians in "
+        "points, with p before Holm's correction:\n\n"
+        + compact(markdown_table(("models", "200 masks minus 199 dots", "sign test"), rows))
     )
 
 
@@ -235,9 +238,9 @@ def repair(study: Study) -> str:
     _, with_tv, without, _ = primary(study)["TV"]
     ce, ce_tv = (signed(changes(study, arm, "sft", "200")) for arm in ("sft-ce", "sft-ce-tv"))
     return (
-        f"{tv(study)} After EOS padding, CE only changes accuracy by {ce} points, and CE + TV by {ce_tv}. "
-        f"{collapsed(without)} stay more than {COLLAPSE:.0f} points below their bases after CE only, and "
-        f"{collapsed(with_tv)} after CE + TV."
+        f"With 200 masks, CE only changes accuracy after EOS padding by a median of {ce} points, and CE + TV by "
+        f"{ce_tv}. Some models still score more than {COLLAPSE:.0f} points below the same model before any "
+        f"fine-tuning: {collapsed(without)} after CE only, and {collapsed(with_tv)} after CE + TV.\n\n{tv(study)}"
     )
 
 
@@ -254,8 +257,8 @@ def tables(study: Study) -> str:
     found = reading(study)
     return "\n\n".join(
         (
-            f"These are medians over the {len(found)} models that count (of {len(study)} seeds), in percent of 384 "
-            "questions. Brackets have the least and the most:",
+            f"The table shows medians over the {len(found)} models that count (of {len(study)} seeds), in percent of "
+            "384 questions. Brackets show the lowest and the highest model:",
             _arms(found),
         )
     )
@@ -268,7 +271,7 @@ def _arms(found: Study) -> str:
         of = [models[arm] for models in found.values() if arm in models]
         cells = ([percent(model, *what) for model in of] for what in shown)
         rows.append([f"`{arm}`", *(f"{median(one):.1f} ({min(one):.0f}…{max(one):.0f})" for one in cells)])
-    heads = [WORDS[ending] if measure == "as decoded" else f"200, {measure}" for ending, measure in shown]
+    heads = [WORDS[ending] if measure == "as decoded" else f"{WORDS[ending]}, {measure}" for ending, measure in shown]
     return markdown_table(["arm", *heads], rows)
 
 

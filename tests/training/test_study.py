@@ -165,9 +165,9 @@ def test_the_registered_analysis_of_planted_models() -> None:
     over, *_, verdict = study_tables.primary(found)["TV"]
     assert (over.median.mean, over.median.low, over.median.high, over.p, verdict) == (0, 0, 0, 1, "no effect")
     text = study_tables.finding(found)
-    assert "The median of EOS padding minus mask padding, with 200 masks, is -37.5 points" in text
+    assert "With 200 masks, the median of EOS padding minus mask padding is -37.5 points" in text
     assert "8 of 8 models (63 to 100%) score more than 30 points below the same model before fine-tuning" in text
-    assert "From 2 to 200 masks, 0 of them lose more than 30 points before fine-tuning, 8 after EOS padding" in text
+    assert "With 200 masks instead of 2, 0 of 8 models lose more than 30 points before fine-tuning, 8 after EOS" in text
     rows = study_tables.secondary(found)
     assert rows["`sft` minus `sft-masks`: 200 masks, among letters"].changes == (0,) * 8
     assert rows["`sft`: 200 masks minus 199 dots"].changes == pytest.approx([-62.5] * 8)
