@@ -14,7 +14,7 @@ from mdlm_lm_eval.registry import register
 
 
 def right_to_left(candidates: Candidates) -> Tensor:
-    """Priorities [N]: a mask's place in its row."""
+    """Priorities [N]: a mask's number in its canvas, from the left."""
     return candidates.slot_numbers.float()
 
 
