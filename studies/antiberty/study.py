@@ -1,4 +1,4 @@
-"""Converts AntiBERTy, asks it, and writes the record of the study, whose plan is in README.md.
+"""Converts AntiBERTy, asks it, and writes the record of the study, whose plan is in plan.txt.
 
     git clone https://github.com/Merck/BioPhi-2021-publication
     pip download --no-deps antiberty==0.1.3
