@@ -77,8 +77,8 @@ _LOG_FROM = 5  # the ratio of speeds from which the axis is logarithmic
 _BESIDE = "#8a8a8a"  # the colour of settings that another beats
 # The meanings of a point's marker, and of its fill.
 _KEY = (
-    {"o": "circles: exact", "D": "diamonds: approximate", "*": "stars: guests"},
-    {"hollow": "hollow: within noise of a neighbour", "": "grey: beaten"},
+    {"o": "circles: exact decoding", "D": "diamonds: approximate caches", "*": "stars: guests"},
+    {"hollow": "hollow: no significant difference to a neighbour", "": "grey: another is at least as good and as fast"},
 )
 _CLOSE = 0.07  # a share of an axis: points that are closer on both axes share a label
 
@@ -305,7 +305,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
         axes.invert_xaxis()
     _number(axes, places)
     found = {*rows["marker"]}, {*rows["mark"].replace("near", "hollow")}
-    told = ["; ".join(words for one, words in key.items() if one in own) for key, own in zip(_KEY, found, strict=True)]
+    told = ["\n".join(words for one, words in key.items() if one in own) for key, own in zip(_KEY, found, strict=True)]
     columns = 2 if len(handles) > 4 and max(len(str(one.get_label())) for one in handles) <= _HALF else 1
     axes.legend(
         handles=handles,
