@@ -227,11 +227,11 @@ class DecodingOptions(Options):
     )
     unmasking: str = option("confidence", "Which masks a step fills first", **_UNMASKING)
     position_decay: float = option(
-        0.25, "How fast priority falls with the position in the block (position_calibrated)", least=0
+        0.25, "How fast priority falls with the position in the block (unmasking=position_calibrated)", least=0
     )
-    calibration_cap: float = option(10.0, "Upper limit of confidence times rareness (position_calibrated)", above=0)
+    calibration_cap: float = option(10.0, "Limit of confidence times rareness (unmasking=position_calibrated)", above=0)
     token_frequencies: str | None = option(
-        None, "Safetensors file with each token's share of a background text (position_calibrated)"
+        None, "Safetensors file with each token's share of a background text (unmasking=position_calibrated)"
     )
     schedule: str = option("linear", "How many masks each step fills", choices=lambda: SCHEDULES)
     confidence_threshold: float | None = option(
@@ -399,7 +399,7 @@ class LikelihoodOptions(Options):
 class ModelOptions(Options):
     """This package's model arguments besides those of decoding and likelihood."""
 
-    preset: str | None = option(None, "Use the settings of a published score. Options that you set override them")
+    preset: str | None = option(None, "Published score, whose settings are used. Options that you set override them")
     plugins: str | None = option(None, "Python files and modules of your own to load first, separated by colons")
     modeling: str | None = option(
         None, "The authors' network for your own sampler: FILE.py:CLASS, or remote for the code in the checkpoint"
@@ -430,7 +430,7 @@ class ModelOptions(Options):
         None, "Folder for Parquet files with each token's log-probability in each draw of a likelihood", silent=True
     )
     check: str | None = option(
-        None, "Report of mdlm-check that results name. Default: the saved one of the same model", silent=True
+        None, "Report of mdlm-check to name in results. Default: the saved one of the same model", silent=True
     )
 
     def __post_init__(self) -> None:

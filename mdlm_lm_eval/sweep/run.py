@@ -76,9 +76,7 @@ def as_chats(sweep: Sweep) -> Sweep:
     chats = has_template and not re.search(r"(?<![a-z])base(?![a-z])", Path(name).name.lower())
     why = "its tokenizer has a chat template" if has_template else "its tokenizer has no chat template"
     why = "its name says base" if has_template and not chats else why
-    say(
-        f"{name} gets {'chats' if chats else 'plain text'}, because {why} (--apply_chat_template {not chats} changes this)"
-    )
+    say(f"{name} gets {'chats' if chats else 'plain text'}, as {why} (--apply_chat_template {not chats} changes this)")
     return replace(sweep, apply_chat_template=chats)
 
 

@@ -13,7 +13,7 @@ from mdlm_lm_eval.registry import register
 _POST_STEPS = 16
 # Options that are shared with models that also insert and delete.
 EDITING_THRESHOLD = option(None, "Confidence above which a filled token is changed", least=0, most=1)
-MAX_POST_STEPS = option(None, "Most editing passes after the last mask of a block is filled", least=0)
+MAX_POST_STEPS = option(None, "Maximum number of editing passes after the last mask of a block is filled", least=0)
 
 
 @dataclass(frozen=True)
