@@ -181,9 +181,7 @@ class InsertionDeletion(BatchDecoder):
 
     editing_threshold: float | None = EDITING_THRESHOLD
     max_post_steps: int | None = MAX_POST_STEPS
-    max_steps_per_block: int = option(
-        1000, "Limit of passes over a block (LLaDA2.2). The last fills all masks", least=1
-    )
+    max_steps_per_block: int = option(1000, "Limit of passes per block (LLaDA2.2). The last fills all masks", least=1)
 
     @classmethod
     def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
