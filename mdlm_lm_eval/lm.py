@@ -36,7 +36,7 @@ from mdlm_lm_eval.model.text import (
     stop_ids,
 )
 from mdlm_lm_eval.models import BUILT_IN
-from mdlm_lm_eval.options import DEFAULT_SAMPLER, LikelihoodOptions, OptionError, shown
+from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, LikelihoodOptions, OptionError, shown
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.provenance import fingerprint, in_words, provenance
 from mdlm_lm_eval.record import RunRecord
@@ -54,8 +54,12 @@ _NO_SLOTS = "%d of %d prompts hold <|mask|> as plain text; a task's infill: true
 _OTHER_DECODER = "pretrained=%s was trained for a decoder of its own, which %s; use %s"
 _ONE_BLOCK = "block_length is longer than %d of %d canvases, which are one block each; the shortest has %d masks"
 _UNFINISHED = "%d of %d answers end before think_end_token=%s (unfinished_thinking=%s); raise max_gen_toks"
-_KEPT = "%d answers hold %s, so that their thinking is scored; set think_end_token"
+_KEPT = "%d answers hold their thinking (%s), which is scored; set think_end_token"
 _CLOSED = "%d of %d prompts end thinking before it begins (chat template or gen_prefix), although it was asked for"
+_THOUGHT = (
+    "{}: the prompts leave thinking open, so that choices would be scored as thoughts; use enable_thinking=false, if "
+    "the chat template knows it, or no chat template"
+)
 _LONGER = "%d of %d continuations are longer than n_masks=%d and scored at their own lengths, of up to %d tokens"
 
 
@@ -126,21 +130,26 @@ class MDLM(LoadedModel):
     def _with_closed_thinking(
         self, requests: Sequence[Instance], wanted: Sequence[ResolvedRequest]
     ) -> list[ResolvedRequest]:
-        """Returns the options of each request, without thinking where its prompt closes it.
+        """Returns the options of each request, as its prompt closes thinking, leaves it open, or has none.
 
-        Warns if the user asked for thinking there.
+        Warns if the user asked for thinking where a prompt closes it.
         """
-        turn_ends = self.tokenizer.convert_ids_to_tokens(sorted(self.eos_ids | self.end_of_turn_ids))
-        named, has_asked = self.think_end_token, bool(self.chat_template_args.get("enable_thinking"))
-        think_end = self.tokenizer.decode([named]) if isinstance(named, int) else named
+        has_asked = bool(self.chat_template_args.get("enable_thinking"))
         found, n_closed = [], 0
         for instance, request in zip(requests, wanted, strict=True):
-            is_closed = closes_thinking(instance.args[0], think_end or request.options.end_think, turn_ends)
-            found.append(request.without_thinking if is_closed else request)
-            n_closed += is_closed and (has_asked or found[-1].options != request.options)
+            is_closed = self._closes_thinking(instance.args[0], request.options)
+            begun = request.as_thought if is_closed is False else request
+            found.append(request.without_thinking if is_closed else begun)
+            n_closed += bool(is_closed) and (has_asked or found[-1].options != request.options)
         if n_closed:
             logger.warning(_CLOSED, n_closed, len(found))
         return found
+
+    def _closes_thinking(self, prompt: str, options: DecodingOptions) -> bool | None:
+        """Returns whether a prompt closes thinking; False if it leaves it open, None if it has none."""
+        turn_ends, named = sorted(self.eos_ids | self.end_of_turn_ids), self.think_end_token
+        think_end = self.tokenizer.decode([named]) if isinstance(named, int) else named
+        return closes_thinking(prompt, think_end or options.end_think, self.tokenizer.convert_ids_to_tokens(turn_ends))
 
     def _prepare(self, instance: Instance, request: ResolvedRequest, seed: int, repetition: int) -> Generation:
         """Returns a request with its canvas and the effective numbers for the results."""
@@ -256,8 +265,11 @@ class MDLM(LoadedModel):
         """Returns a likelihood request with the windows that it is scored in.
 
         at_own_length: whether a continuation longer than `n_masks` has a canvas of its own length. Raises OptionError
-        if a canvas does not fit, and, without `at_own_length`, for such a continuation.
+        if a canvas does not fit, if the prompt leaves thinking open, and, without `at_own_length`, for such a
+        continuation.
         """
+        if request_type == "loglikelihood" and self._closes_thinking(instance.args[0], self.settings.decoding) is False:
+            raise OptionError(_THOUGHT.format(task_of(instance)))
         options = self._likelihood_options(request_type)
         # Equal texts have one value, in all tasks, as in lm-eval's `--use_cache`.
         seed = seed_of_request(options.seed, instance.args)

@@ -107,7 +107,7 @@ class TaskRecord:
     caches: the KV caches in effect in generation tasks. `cache=auto` is recorded as exact or none, or as auto if the
         family's own method decodes.
     endings: the number of answers with each of `ENDINGS`, of empty answers, of answers that end at once, that hold
-        their thinking as no `think_end_token` is set, and of prompts that close thinking.
+        their thinking, or are in it, as no `think_end_token` is set, and of prompts that close thinking.
     first_tokens: those of single-token answers with known labels, in the pass that filled the slot, before any token
         was banned.
     traces: for each answer decoded with `trace`: document, repetition, text, and for each token its end in the text and

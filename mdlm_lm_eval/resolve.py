@@ -85,7 +85,7 @@ class ResolvedRequest(Way):
     sampled: whether repetitions of the request have different answers.
     ignored: keys of the request that have no meaning for masked diffusion.
     typed: names of the options that the user or the task set.
-    thinks: whether the answer may begin with thinking.
+    thinks: whether the answer may begin with thinking. in_thought: whether the prompt has begun it.
     """
 
     until: tuple[str, ...]
@@ -94,11 +94,17 @@ class ResolvedRequest(Way):
     ignored: frozenset[str]
     typed: frozenset[str]
     thinks: bool = True
+    in_thought: bool = False
 
     @cached_property
     def alike(self) -> Hashable:
         """Equal for requests that may share a batch."""
         return replace(self.options, max_gen_toks=None), self.until, self.infill
+
+    @cached_property
+    def as_thought(self) -> "ResolvedRequest":
+        """The same request for a prompt that leaves thinking open."""
+        return replace(self, in_thought=True)
 
     @cached_property
     def without_thinking(self) -> "ResolvedRequest":

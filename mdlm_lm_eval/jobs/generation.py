@@ -322,7 +322,7 @@ class GenerationJob:
         counts = {"empty": not answer.string.strip(), "at_once": is_empty, "thinking_closed": is_closed}
         if one.ending.think_end_token is None:  # the answer's string may have lost the end of thinking
             said = self.context.tokenizer.decode(completion.token_ids)
-            counts["thinking_kept"] = one.request.options.end_think in said
+            counts["thinking_kept"] = one.request.in_thought or one.request.options.end_think in said
         task.endings.update({ending: 1, **counts})
         if completion.events and completion.token_ids:
             about = {"doc_id": one.instance.doc_id, "repetition": one.repetition, "ending": ending}

@@ -128,17 +128,19 @@ def encode_infill(
     return segments
 
 
-def closes_thinking(prompt: str, think_end: str, turn_ends: Collection[str]) -> bool:
-    """Whether a rendered prompt ends thinking itself, so that the answer has none.
+def closes_thinking(prompt: str, think_end: str, turn_ends: Collection[str]) -> bool | None:
+    """Whether a rendered prompt ends thinking itself, so that the answer has none. None if it does not begin it either.
 
     Chat templates do so for models that shall not think, and before a `gen_prefix`. Only the last turn counts, after
-    the last of `turn_ends`. There, thinking that begins again after its end is open: `</think>` ends `<think>`.
+    the last of `turn_ends`. There, thinking that begins again after its end is open: `</think>` ends `<think>`. An
+    answer to such a prompt is a thought.
     """
     begin = max((prompt.rfind(turn_end) + len(turn_end) for turn_end in turn_ends if turn_end in prompt), default=0)
     turn, think_start = prompt[begin:], think_end.replace("/", "", 1)
     if think_start == think_end:
-        return think_end in turn
-    return turn.rfind(think_end) > turn.rfind(think_start)
+        return think_end in turn or None
+    ends, begins = turn.rfind(think_end), turn.rfind(think_start)
+    return None if ends == begins else ends > begins
 
 
 @dataclass(frozen=True)

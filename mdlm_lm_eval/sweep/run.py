@@ -167,7 +167,7 @@ def check_cells(sweep: Sweep) -> None:
 
 
 def check_likelihoods(lm: MDLM, sweep: Sweep, tasks: Tasks) -> None:
-    """Raises OptionError for the first cell whose options allow no likelihoods, or whose `n_masks` are too few.
+    """Raises OptionError for the first cell whose options, chats or `n_masks` allow no likelihoods.
 
     lm-eval hands over one type of request at a time: without this check, a task's answers would all be generated before
     the model sees the likelihoods of the same cell. Tasks are loaded only where options could be at fault, and once for
@@ -181,7 +181,7 @@ def check_likelihoods(lm: MDLM, sweep: Sweep, tasks: Tasks) -> None:
         with suppress(OptionError):
             for kind in _LIKELIHOODS:
                 lm.check_likelihoods(kind)
-            if lm.settings.likelihood.n_masks == "auto":
+            if lm.settings.likelihood.n_masks == "auto" and not sweep.apply_chat_template:
                 continue  # no request could be refused
         key = repr((cell.task, cell.metadata))
         if key not in known:
