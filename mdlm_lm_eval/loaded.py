@@ -64,6 +64,7 @@ class LoadedModel(HFLM):
                 arguments["batch_size"] = "auto"
         checkpoints.check_config(self._config, name or "a model object")
         self.family = checkpoints.family_of(self._config)
+        self.quantisation = self._config.to_dict().get("quantization_config")  # transformers may drop it, below
         self.settings = settings_of(self._config, arguments)
         for key in sorted(set(_WITHOUT_EFFECT) & self.settings.loading.keys()):
             logger.warning("%s has no effect with --model mdlm", key)

@@ -60,7 +60,7 @@ def provenance(lm: LoadedModel, run: RunRecord) -> dict[str, Any]:
         "prefix_token_id": lm.custom_prefix_token_id,
         "plugins": [*of_run["plugins"], *foreign],
         "family": lm.family.name,
-        "quantised_by": _quantised_by(model.config.to_dict()),
+        "quantised_by": _quantised_by(lm),
         "pretrained": lm.name,
         "adapter": lm.peft and adapter_name(lm.peft),
         "adapter_recipe": lm.peft and adapter_recipe(lm.peft),
@@ -93,10 +93,12 @@ def _arguments_of(lm: LoadedModel) -> dict[str, Any]:
     }
 
 
-def _quantised_by(config: Mapping[str, Any]) -> str | None:
-    """Returns the method by which the weights are quantised."""
-    settings = config.get("quantization_config") or {}
-    return settings.get("quant_method") and str(getattr(settings["quant_method"], "value", settings["quant_method"]))
+def _quantised_by(lm: LoadedModel) -> str | None:
+    """Returns the method by which the weights are quantised; a device without kernels for it has them dequantised."""
+    now = lm.model.config.to_dict().get("quantization_config")
+    method = (now or lm.quantisation or {}).get("quant_method")
+    name = method and str(getattr(method, "value", method))
+    return f"{name} (dequantised)" if name and not now else name
 
 
 def _block_length_from(lm: LoadedModel) -> str | None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
 from mdlm_lm_eval.options import PARALLEL_RULES
-from mdlm_lm_eval.results.deviations import CHAT_TEMPLATE, MASKS, Deviation, deviations_of
+from mdlm_lm_eval.results.deviations import CHAT_TEMPLATE, MASKS, ONE_TURN, Deviation, deviations_of, prompts_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import COSTS, rows_of
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, leaves
@@ -23,7 +22,6 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 CHANCE = 100 / 3  # percent, of three options
 TOLERANCE = 1e-9  # equal means may differ by the order of float sums
 PARALLEL = "mdlm_parallel"  # the group that has ParallelBench's PB90
-_ONE_TURN = "examples in one turn"  # of a chat
 NO_MASKS = 0  # the number of masks of an autoregressive model
 AUTOREGRESSIVE = "autoregressive"
 BENCHMARKS = "benchmarks"  # the experiment of all tasks outside the suite
@@ -299,7 +297,7 @@ def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
     who, without = who_of(file), MASKS | {"steps", "steps_per_block", "unmasking", CHAT_TEMPLATE}
     other = [one for one in deviations_of(file, result) if one.name not in without]
     if file.chat_template and not file.fewshot_as_multiturn:
-        other.append(Deviation("fewshot_as_multiturn", "false", said=_ONE_TURN))
+        other.append(Deviation("fewshot_as_multiturn", "false", said=ONE_TURN))
     if not file.mdlm:
         return replace(who, steps=AUTOREGRESSIVE, other=tuple(other))
     options, masks = result.options, result.effective["masks"][1]
@@ -342,16 +340,7 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
     group, is_bound = generated_group(result.name), row["metric"].startswith("bound_")
     if result.name not in partial if of_suite else is_bound if group else row["group"]:
         return
-    tasks = file.tasks_of(result)
-    shots = [*dict.fromkeys(task.shots for task in tasks)]
-    prompts = [f"{' and '.join(map(str, shots))}-shot"]
-    given = (each for task in tasks for each in task.metadata.items() if each[0].startswith("infill_"))
-    prompts += dict.fromkeys(f"{name}={value}" for name, value in given)
-    if any(shots) and str(file.config.get("fewshot_seed")) not in ("None", str(LM_EVAL_SEEDS[-1])):
-        prompts.append(f"fewshot_seed={file.config['fewshot_seed']}")
-    if file.chat_template and any(shots) and not file.fewshot_as_multiturn:
-        prompts.append(_ONE_TURN)
-    metric = row["metric"].removesuffix(",none")
+    metric = [row["metric"].removesuffix(",none")]
     short = result.name.removeprefix(f"{group}_").removeprefix("mdlm_") if group else result.name
     counts = {
         "prompts cut off": result.counts["truncated_prompts"],
@@ -366,7 +355,7 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
         result,
         experiment=BENCHMARKS,
         series="",
-        x=f"{short} v{result.version} ({metric}, {', '.join(prompts)})",
+        x=f"{short} v{result.version} ({', '.join(metric + prompts_of(file, result))})",
         setting=Setting(served_by=file.served_by, limit=file.limit, group=group, at_own_lengths=is_longer),
         who=replace(who_of(file), other=tuple(deviations_of(file, result))),
         counts=Counter(counts),

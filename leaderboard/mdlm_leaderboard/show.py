@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from mdlm_lm_eval.results.deviations import CHAT_TEMPLATE, deviations_of
+from mdlm_lm_eval.results.deviations import CHAT_TEMPLATE, deviations_of, prompts_of
 from mdlm_lm_eval.results.frame import benchmarks, rows_of
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, read_chosen_file
 from mdlm_lm_eval.results.samples import pair_accuracies, said_of, samples_paths, scores_by_question, unparsed_answers
@@ -76,6 +76,7 @@ def _settings(file: ResultFile) -> str:
     ]
     words = settings_in_words(recorded, file.chat_template)
     said = {"n_masks", "steps", "cache", CHAT_TEMPLATE} | {"block_length"}.intersection(*recorded)
+    words += dict.fromkeys(word for result in file.top for word in prompts_of(file, result))
     deviations = (one for result in file.top for one in deviations_of(file, result))
     words += dict.fromkeys(str(one) for one in deviations if one.name not in said)
     words[:0] = [f"served by {file.served_by}"] if file.server else []

@@ -11,10 +11,12 @@ from mdlm_lm_eval.declared import defaults_of, silent_names
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.results.result_file import OLD_SAMPLER, UNKNOWN, ResultFile, TaskResult
 from mdlm_lm_eval.results.text import longer_in_words
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 # Options that set the number of masks or fillers: they are axes of figures, and identify no setting there.
 MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
 CHAT_TEMPLATE = "chat_template"
+ONE_TURN = "examples in one turn"  # of a chat
 # Model arguments that change no score, or that have a column of their own.
 _SILENT_ARGUMENTS = frozenset(
     "audit backend base_url batch_size cache_audit cache_dir data_parallel_size device device_map "  # noqa: SIM905
@@ -75,6 +77,23 @@ def deviations_of(file: ResultFile, result: TaskResult) -> list[Deviation]:
     return found
 
 
+def prompts_of(file: ResultFile, result: TaskResult) -> list[str]:
+    """What prompts depend on beside the task's version and the chat template: shots, and what `--metadata` changes."""
+    tasks = file.tasks_of(result)
+    shots = [*dict.fromkeys(task.shots for task in tasks)]
+    words = [] if all(task.suite for task in tasks) else [f"{' and '.join(map(str, shots))}-shot"]
+    given = dict.fromkeys(each for task in tasks for each in task.metadata.items() if isinstance(each[1], (str, int)))
+    usual = {name: str(value) for name, value in DEFAULT_SETTINGS.items()}
+    words += [
+        f"{name}={value}"
+        for name, value in given
+        if name.startswith("infill_") or str(value).lower() != usual.get(name, str(value).lower())
+    ]
+    if any(shots) and str(file.config.get("fewshot_seed")) not in ("None", str(LM_EVAL_SEEDS[-1])):
+        words.append(f"fewshot_seed={file.config['fewshot_seed']}")
+    return words + [ONE_TURN] * (file.chat_template and any(shots) and not file.fewshot_as_multiturn)
+
+
 def _of_one_task(file: ResultFile, result: TaskResult) -> list[Deviation]:
     revision = (file.mdlm or file.model_args).get("revision")
     found = [*_of_options(file, result), *_of_task(result), *_drawn(file, result)]
@@ -83,6 +102,8 @@ def _of_one_task(file: ResultFile, result: TaskResult) -> list[Deviation]:
     in_columns = {*defaults_of(DecodingOptions), *defaults_of(LikelihoodOptions), *silent_names(), OLD_SAMPLER}
     silent = _SILENT_ARGUMENTS | in_columns | result.options.keys()  # those of plug-ins, too
     found += [Deviation(name, str(value)) for name, value in sorted(file.model_args.items()) if name not in silent]
+    if method := file.mdlm.get("quantised_by"):
+        found.append(Deviation("quantised_by", str(method), said=f"quantised by {method}"))
     if base := file.mdlm.get("adapter_base"):
         found.append(Deviation("adapter_base", base, said=f"an adapter of {base}"))
     if file.system_instruction:

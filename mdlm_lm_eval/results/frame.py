@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.deviations import MASKS, deviations_of, listed
+from mdlm_lm_eval.results.deviations import MASKS, deviations_of, prompts_of
 from mdlm_lm_eval.results.files import UnusableFile, check_inside
 from mdlm_lm_eval.results.recorded import LARGEST
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, missing, read_result_file
@@ -154,7 +154,7 @@ def _facts_of_task(
         "truncated_prompts": result.counts["truncated_prompts"],
         "fewshot_seed": result.metadata.get("fewshot_seed", file.config.get("fewshot_seed")),
         "masks": low if low == high else None,
-        "setting": listed(setting),
+        "setting": ", ".join([*prompts_of(file, result), *map(str, setting)]),
         "settings": tuple(map(str, setting)),
         "settings_without_masks": tuple(str(one) for one in setting if one.name not in MASKS),
         "is_guest": has_guest,

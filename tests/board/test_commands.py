@@ -83,6 +83,7 @@ def test_details_show_labels_places_and_the_models_report(tmp_path: Path, typed:
     assert "Labels of the examples: accuracy (%) by number of appended masks" in text
     assert "true80.0 (" in text
     assert "wrong12.5 (" in text
+    assert ", fewshot_labels=wrong," in typed("show", tmp_path / "results/built-in/wrong/results_cell.json")
     assert "8 billion parameters" in text
     assert "Position of the relevant block, question right: accuracy (%) by number of distractor examples" in text
 
@@ -185,7 +186,7 @@ def test_show_prints_five_lines_about_a_result(tmp_path: Path, typed: Typed) -> 
     path = write(tmp_path, a=content) / "a.json"
     assert typed("show", path).splitlines() == [
         "score     organisation/model: gsm8k (exact_match,flexible-extract) 70.5 (68.1 to 72.8) (n=1319)",
-        "settings  masks 256, steps 256, cache auto, no chat template, confidence_threshold=0.9, bfloat16",
+        "settings  masks 256, steps 256, cache auto, no chat template, 5-shot, confidence_threshold=0.9, bfloat16",
         "speed     1.11 tokens per forward pass, 0.9 s per question, 2.00 GiB",
         "audit     9 of 10 answers are the same without the cache",
         f"file      {path}",

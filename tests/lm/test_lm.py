@@ -243,8 +243,7 @@ def test_a_prompt_that_closes_thinking_leaves_whole_answers_and_no_end_to_write(
 
     plain, _, _ = answers("prefixed")
     asked: dict[str, Any] = {"think_end_token": "</think>", "enable_thinking": True, "unfinished_thinking": "empty"}
-    ends: tuple[dict[str, Any], ...] = ({}, {"max_thinking_tokens": 2}, {"end_think_boost": 1000})
-    for end in ends:
+    for end in ({}, {"max_thinking_tokens": 2}, {"end_think_boost": 1000}):
         caplog.clear()
         found, endings, line = answers("prefixed", **asked, **end)
         assert found == plain
@@ -256,10 +255,18 @@ def test_a_prompt_that_closes_thinking_leaves_whole_answers_and_no_end_to_write(
     assert (endings["thinking_closed"], "close thinking" in line) == (0, False)
     _, endings, line = answers("tiny_generate", max_thinking_tokens=2)
     assert (endings["thinking_kept"], "5 answers with their thinking" in line, "by gptq" in line) == (5, True, True)
+    tokenizer.chat_template = tokenizer.chat_template.replace("<assistant>' if", "<assistant><think>' if")
+    _, endings, line = answers("tiny_generate")
+    assert (endings["thinking_kept"], "5 answers with their thinking" in line) == (5, True)
+    with pytest.raises(OptionError, match="tiny_choice: the prompts leave thinking open"):
+        answers("tiny_choice")
+    lm = MDLM(model, tokenizer=tokenizer)
+    del model.config.quantization_config  # as transformers does where it has no kernels for it
+    assert "quantised by gptq (dequantised)" in in_words(lm.get_model_info()["mdlm"])["settings"]
 
 
 @pytest.mark.parametrize(("prompt", "think_end", "expected"), data("cases.json")["closed thinking"])
-def test_only_the_last_turn_closes_thinking(prompt: str, think_end: str, expected: bool) -> None:
+def test_only_the_last_turn_closes_thinking(prompt: str, think_end: str, expected: bool | None) -> None:
     assert closes_thinking(prompt, think_end, ["<|im_end|>", "</s>"]) is expected
 
 

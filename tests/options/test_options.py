@@ -13,7 +13,7 @@ from lm_eval._cli.utils import key_val_to_dict
 from transformers import PretrainedConfig
 
 from mdlm_lm_eval import checkpoints, families
-from mdlm_lm_eval.declared import as_record, declarations, silent_names
+from mdlm_lm_eval.declared import as_record, declarations
 from mdlm_lm_eval.decoding.sampler import Sampler
 from mdlm_lm_eval.decoding.way import way_of
 from mdlm_lm_eval.lm import MDLM
@@ -43,11 +43,6 @@ def test_every_option_is_declared_whole(kind: type[Options]) -> None:
         assert declared.help
         assert kind().as_dict()[name] == declared.default
         assert declared.requirement.split()[0] in ("a", "auto", "none", "one", "true")
-
-
-def test_only_what_changes_no_score_is_silent() -> None:
-    silent = {"check", "early_exit", "trace", "compile", "fused", "cuda_graphs", "share_prefix", "log_likelihood_draws"}
-    assert silent == silent_names()
 
 
 def test_options_of_a_sampler_are_given_and_shown_like_all_others() -> None:

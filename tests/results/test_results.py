@@ -328,7 +328,7 @@ def test_load_has_a_row_per_file_task_and_metric(tmp_path: Path) -> None:
     (row,) = frame[frame["file"] == "d.json"].itertuples()
     assert (row.task, row.metric, row.score, row.n) == ("gsm8k", "exact_match,flexible-extract", 0.705, 1319)
     assert row.confidence_threshold == 0.9
-    assert row.setting == "confidence_threshold=0.9, bfloat16"
+    assert row.setting == "5-shot, confidence_threshold=0.9, bfloat16"
     assert (row.tokens_per_pass, row.seconds, row.memory_gib) == (pytest.approx(100 / 90), pytest.approx(0.9), 2.0)
     n = 0.705 * 0.295 / 0.012**2
     assert (row.low, row.high) == pytest.approx(wilson(0.705, n), abs=1e-4), "and Student's t of 1318 degrees"
@@ -351,7 +351,7 @@ def test_a_groups_metric_and_settings_are_of_the_tasks_that_have_them(tmp_path: 
     frame = load(tmp_path, "all").set_index(["task", "metric"])
     facts = ["n", "score", "low", "high"]
     assert [*frame.loc[("g", "acc,none"), facts]] == [*frame.loc[("a", "acc,none"), facts]]
-    words = "bfloat16, steps=4 in 1 of 2 tasks, temperature=1.0 in 1 of 2 tasks"
+    words = "5 and 0-shot, bfloat16, steps=4 in 1 of 2 tasks, temperature=1.0 in 1 of 2 tasks"
     assert (frame.loc[("g", "acc,none"), "setting"], frame.loc[("b", "exact_match,none"), "temperature"]) == (words, 1)
     assert np.isnan([*frame.loc[("g", "acc,none"), ["shots", "temperature", "steps"]]]).all()
 
@@ -377,7 +377,7 @@ def test_results_of_version_03_compare_with_those_of_today(tmp_path: Path) -> No
     for name, setting in {"plain": "steps=8", "rcr": "schedule=maskgit_linear, sampler=rcr"}.items():
         for folder in ("of_03", "of_today"):
             row = frame.loc[f"{folder}/{name}.json"]
-            assert row["setting"] == f"{setting}, bfloat16"
+            assert row["setting"] == f"5-shot, {setting}, bfloat16"
             assert row["sampler"] == ("auto" if name == "plain" else "rcr")
 
 
