@@ -238,9 +238,9 @@ def repair(study: Study) -> str:
     _, with_tv, without, _ = primary(study)["TV"]
     ce, ce_tv = (signed(changes(study, arm, "sft", "200")) for arm in ("sft-ce", "sft-ce-tv"))
     return (
-        f"With 200 masks, CE only changes accuracy after EOS padding by a median of {ce} points, and CE + TV by "
-        f"{ce_tv}. Some models still score more than {COLLAPSE:.0f} points below the same model before any "
-        f"fine-tuning: {collapsed(without)} after CE only, and {collapsed(with_tv)} after CE + TV.\n\n{tv(study)}"
+        f"With 200 masks, training with CE alone changes accuracy after EOS padding by a median of {ce} points, and "
+        f"CE + TV by {ce_tv}. Some models still score more than {COLLAPSE:.0f} points below the same model before any "
+        f"fine-tuning: {collapsed(without)} after CE alone, and {collapsed(with_tv)} after CE + TV.\n\n{tv(study)}"
     )
 
 
