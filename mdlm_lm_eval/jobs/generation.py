@@ -77,8 +77,9 @@ class LabelTokens:
     ) -> None:
         self.names: dict[int, str] = {}
         for name in names:
-            for text in (name, f" {name}"):
-                ids = tokenizer.encode(text, add_special_tokens=False)
+            encoded = [tokenizer.encode(text, add_special_tokens=False) for text in (name, f" {name}")]
+            own = tokenizer.convert_tokens_to_ids(name)  # SentencePiece encodes no text as the letter alone
+            for ids in (*encoded, [] if own is None else [own]):
                 if len(ids) == 1 and tokenizer.decode(ids) == name:
                     self.names[ids[0]] = name
         self.eos_ids, self.end_of_turn_ids = eos_ids, end_of_turn_ids

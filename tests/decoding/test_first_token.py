@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import normalizers
 
 from mdlm_lm_eval.decoding.canvas import FirstToken
 from mdlm_lm_eval.decoding.engine import decode_canvases
@@ -62,7 +63,9 @@ def test_documents_say_their_labels() -> None:
 
 
 def test_the_end_of_a_turn_is_told_from_the_end_of_text() -> None:
-    tokens = LabelTokens(("A", "B"), tiny_tokenizer(), {1}, {7, 8})
+    tokens = LabelTokens(("A", "B"), tokenizer := tiny_tokenizer(), {1}, {7, 8})
+    tokenizer.backend_tokenizer.normalizer = normalizers.Prepend(" ")  # as SentencePiece's do
+    assert LabelTokens(("A", "B"), tokenizer, {1}, {7, 8}).names == tokens.names
     ids = {name: token for token, name in tokens.names.items()}
     cases = {(1, "A"): "E", (7, "A"): "T", (8, "B"): "t", (9, "A"): "O", (ids["B"], "B"): "W", (ids["A"], "A"): "R"}
     for (token, label), letter in cases.items():
