@@ -6,7 +6,8 @@ In a README, tables stand between `<!-- name -->` and `<!-- end -->`.
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,25 +65,38 @@ def replace_table(readme: Path, name: str, text: str) -> None:
 
 
 def settings_in_words(tasks: Collection[Mapping[str, Any]], has_chat_template: bool) -> list[str]:
-    """The masks, steps, block length, cache, closed thinking and cut prompts of tasks' records; the chat template."""
+    """The masks, steps, block length, cache, and counts of answers and prompts of tasks' records; the chat template."""
     words = []
     for name, recorded in _RANGES.items():
         bounds = [bound for of_task in tasks for bound in of_task.get(recorded, ())]
         words += [f"{name} {' to '.join(map(str, sorted({min(bounds), max(bounds)})))}"] if bounds else []
     caches = sorted({of_task["cache"] for of_task in tasks if of_task.get("cache")})
     words += [f"cache {' and '.join(caches)}"] if caches else []
-    if n_closed := sum(of_task.get("endings", {}).get("thinking_closed", 0) for of_task in tasks):
-        words.append(f"{n_closed} prompts close thinking")
-    if n_kept := sum(of_task.get("endings", {}).get("thinking_kept", 0) for of_task in tasks):
-        words.append(f"{n_kept} answers with their thinking")
-    if longer := sum(of_task.get("longer_continuations", 0) for of_task in tasks):
-        words.append(longer_in_words(longer))
-    if cut := sum(of_task.get("truncated_prompts", 0) for of_task in tasks):
-        words.append(f"{cut} prompts cut off")
+    words += _counts_in_words(tasks)
     return [*words, "chat template" if has_chat_template else "no chat template"]
 
 
-def longer_in_words(n: int) -> str:
+def _counts_in_words(tasks: Collection[Mapping[str, Any]]) -> Iterator[str]:
+    """Limits and counts of answers and prompts that the scores depend on, but for answers of one token."""
+    texts = [of_task for of_task in tasks if of_task.get("returned_tokens", (0, 0))[1] > 1]
+    if any(of_task["returned_tokens"][1] < of_task.get("asked_masks", (0, 0))[0] for of_task in texts):
+        lengths = [n for of_task in texts for n in of_task["returned_tokens"]]
+        yield f"{' to '.join(map(str, sorted({min(lengths), max(lengths)})))} tokens returned"
+    repeated = [of_task["repeated"] for of_task in texts if of_task.get("repeated")]
+    if any(one["answers"] > one["distinct"] == one["questions"] for one in repeated):
+        yield "all answers to a question are equal"
+    endings = sum((Counter(of_task.get("endings", {})) for of_task in tasks), Counter[str]())
+    counts = {
+        "{} empty answers": sum(of_task.get("endings", {}).get("empty", 0) for of_task in texts),
+        "{} prompts close thinking": endings["thinking_closed"],
+        "{} answers with their thinking": endings["thinking_kept"],
+        longer_in_words("{}"): sum(of_task.get("longer_continuations", 0) for of_task in tasks),
+        "{} prompts cut off": sum(of_task.get("truncated_prompts", 0) for of_task in tasks),
+    }
+    yield from (words.format(n) for words, n in counts.items() if n)
+
+
+def longer_in_words(n: int | str) -> str:
     """The number of continuations that were longer than `n_masks`."""
     return f"{n} continuations longer than n_masks"
 

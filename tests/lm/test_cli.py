@@ -59,9 +59,10 @@ def one_process(checkpoint: Path, task_folder: Path, tmp_path_factory: pytest.Te
 
 def test_a_run_ends_with_what_was_in_effect_and_how_to_see_the_scores(one_process: Path) -> None:
     settings, speed, scores = (one_process / "stderr").read_text().splitlines()[-3:]
-    assert (
-        settings == "mdlm: settings  masks 6, steps 4 to 6, cache none, no chat template, temperature=0, temperature=1"
+    expected = (
+        "masks 6, steps 4 to 6, cache none, 4 to 6 tokens returned, no chat template, temperature=0, temperature=1"
     )
+    assert settings == f"mdlm: settings  {expected}"
     words = r"\d\.\d\d tokens per forward pass, \S+ s per request, \S+ GiB, \d+% of batch slots busy"
     assert re.fullmatch(f"mdlm: speed     {words}", speed)
     assert scores == f"mdlm: scores    mdlm-leaderboard show {one_process}"

@@ -253,6 +253,7 @@ def test_a_prompt_that_closes_thinking_leaves_whole_answers_and_no_end_to_write(
     found, endings, line = answers("tiny_generate", **asked)
     assert endings["unfinished_thinking"] == found.count("") > 0
     assert (endings["thinking_closed"], "close thinking" in line) == (0, False)
+    assert f"{found.count('')} empty answers" in line
     _, endings, line = answers("tiny_generate", max_thinking_tokens=2)
     assert (endings["thinking_kept"], "5 answers with their thinking" in line, "by gptq" in line) == (5, True, True)
     tokenizer.chat_template = tokenizer.chat_template.replace("<assistant>' if", "<assistant><think>' if")

@@ -103,12 +103,6 @@ def test_blocks_under_eager_attention_are_those_of_sdpa(dtype: torch.dtype) -> N
     torch.testing.assert_close(*logits, atol=tolerance, rtol=0.0)
 
 
-def test_gradients_flow_only_when_asked_for() -> None:
-    denoiser = Denoiser(llama(), mask_token_id=MASK, pad_token_id=PAD)
-    assert not denoiser.logits(*padded("right")).requires_grad
-    assert denoiser.logits(*padded("right"), gradient=True).requires_grad
-
-
 def test_a_model_that_projects_with_its_input_embeddings_still_answers() -> None:
     class TiedByHand(LlamaForCausalLM):
         """As LLaDA's remote code does with `weight_tying`."""
