@@ -131,7 +131,7 @@ def fill(
         )
         for text, seed in zip(listed, _seeds(listed, way.options, None), strict=True)
     ]
-    return [str(one.text) for one in _decoded(DecodingCall(denoiser, canvases, way), tokenizer)]
+    return [str(one.text) for one in _decoded(DecodingCall(denoiser, canvases, way), tokenizer, in_text=True)]
 
 
 def _checked_options(denoiser: Denoiser, options: T | None, kind: type[T], settings: Mapping[str, Any]) -> T:
@@ -224,9 +224,16 @@ def _filler_ids(tokenizer: PreTrainedTokenizerBase | None, options: DecodingOpti
 
 
 def _decoded(
-    call: DecodingCall, tokenizer: PreTrainedTokenizerBase | None, progress: Progress | None = None
+    call: DecodingCall,
+    tokenizer: PreTrainedTokenizerBase | None,
+    progress: Progress | None = None,
+    *,
+    in_text: bool = False,
 ) -> list[Completion]:
-    """Completions with text, ending, and how each token came to be. Canvases that share a prefix follow each other."""
+    """Completions with text, ending, and how each token came to be. Canvases that share a prefix follow each other.
+
+    in_text: as of `Ending`.
+    """
     denoiser, canvases, way = call.denoiser, call.canvases, call.way
     shared, order, store = with_prefixes(denoiser, canvases, way)
     call = replace(call, canvases=[shared[index] for index in order])
@@ -244,7 +251,7 @@ def _decoded(
             slots = call.canvases[number].slots[: len(one.token_ids)]
             found[order[number]] = replace(
                 one,
-                text=None if tokenizer is None else Ending(tokenizer, call.end_ids, (), None).of(one.token_ids)[0],
+                text=tokenizer and Ending(tokenizer, call.end_ids, (), None, in_text=in_text).of(one.token_ids)[0],
                 filled=filled(one.events, slots, denoiser.mask_token_id) if one.events else (),
                 finish_reason="cut" if call.end_ids.isdisjoint(one.token_ids[-1:]) else "ended_by_eos",
             )

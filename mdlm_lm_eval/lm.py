@@ -193,6 +193,7 @@ class MDLM(LoadedModel):
                 self.think_end_token,
                 thinks=request.thinks,
                 empties=options.unfinished_thinking == "empty",
+                in_text=request.infill,
             ),
             labels=Labels.of(instance.doc) if canvas.n_returned == 1 else NO_LABELS,
             repetition=repetition,

@@ -105,13 +105,18 @@ def encode_infill(
     If the marker can be written as the mask token, the text is encoded in one piece, so that a slot does not change how
     its neighbours are split. `encode` is as in `encode_without_masks`, but keeps mask tokens.
     """
+    # SentencePiece's older tokenizers put a space before each piece, except behind another character.
+    adds_space = "".join(tokenizer.convert_ids_to_tokens(encode(" a", False))).startswith("▁▁")
+
+    def inside(piece: str) -> list[int]:
+        return encode(f"\n{piece}", False)[len(encode("\n", False)) :] if adds_space else encode(piece, False)
 
     def slots(match: re.Match[str]) -> str:
-        return SLOT_MARKER * (int(match[1]) if match[1] else len(encode(match[2], False)))
+        return SLOT_MARKER * (int(match[1]) if match[1] else len(inside(match[2])))
 
     text = _LONG_SLOT.sub(slots, text)
     mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
-    if mask_string is not None and (mask_string == SLOT_MARKER or mask_string not in text):
+    if not adds_space and mask_string is not None and (mask_string == SLOT_MARKER or mask_string not in text):
         between: list[list[int]] = [[]]
         for id in encode(text.replace(SLOT_MARKER, mask_string), True):
             if id == mask_token_id:
@@ -123,7 +128,7 @@ def encode_infill(
     begin, closing = _split_closing(tokenizer, encode_without_masks(tokenizer, first, mask_token_id, encode))
     segments = [begin]
     for segment in rest:
-        segments.append(encode_without_masks(tokenizer, segment, mask_token_id, lambda piece, _: encode(piece, False)))
+        segments.append(encode_without_masks(tokenizer, segment, mask_token_id, lambda piece, _: inside(piece)))
     segments[-1] += closing
     return segments
 
@@ -148,6 +153,8 @@ class Ending:
     """The rules by which a generated text ends: at an end token, then at stop strings after `think_end_token`.
 
     thinks: whether the text may begin with thinking. empties: whether it is empty if its thinking was cut off.
+    in_text: whether it fills a place in a text. There, the space with which several tokens begin counts, which
+        SentencePiece's decoders drop.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -156,6 +163,7 @@ class Ending:
     think_end_token: str | int | None
     thinks: bool = True
     empties: bool = False
+    in_text: bool = False
 
     def of(self, token_ids: list[int]) -> tuple[str, str]:
         """Returns the text of a completely decoded canvas, and which of `ENDINGS` it has."""
@@ -168,6 +176,8 @@ class Ending:
             think_end = None
         else:
             text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            begin = self.tokenizer.convert_ids_to_tokens(ids[0]) if self.in_text and ids and len(token_ids) > 1 else ""
+            text = " " * (begin.startswith("▁") and len(self.tokenizer.decode(ids[0])) < len(begin)) + text
         is_open = self.thinks and think_end is not None and (isinstance(think_end, int) or think_end not in text)
         if ending == "cut" and is_open:
             ending = "unfinished_thinking"

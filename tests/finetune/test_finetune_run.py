@@ -181,11 +181,6 @@ def test_merged_where_head_and_embedding_are_tied(target: str, tmp_path: Path, p
     assert_merged(pretrained, adapter, trained_on)
 
 
-def test_lora_target_modules_may_be_a_regular_expression(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
-    finetune(small(tmp_path / "adapter", checkpoint, prompts, r"lora_target_modules .*1\..*[kv]_proj"))
-    assert {name.split(".")[-3] for name in weights(tmp_path / "adapter")} == {"k_proj", "v_proj"}
-
-
 def test_the_default_length_is_at_most_the_models_context(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
     words = ["max_steps=1", "per_device_train_batch_size=1", "gradient_accumulation_steps=1", "disable_tqdm=true"]
     words += [f"model_name_or_path={checkpoint}", f"train_file={prompts}", f"output_dir={tmp_path / 'adapter'}"]

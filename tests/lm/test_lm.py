@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.utils import postprocess_generated_text
+from tokenizers import Tokenizer, decoders, models, normalizers
 from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.likelihood.requests import rolling_windows
@@ -269,6 +272,20 @@ def test_a_prompt_that_closes_thinking_leaves_whole_answers_and_no_end_to_write(
 @pytest.mark.parametrize(("prompt", "think_end", "expected"), data("cases.json")["closed thinking"])
 def test_only_the_last_turn_closes_thinking(prompt: str, think_end: str, expected: bool | None) -> None:
     assert closes_thinking(prompt, think_end, ["<|im_end|>", "</s>"]) is expected
+
+
+def test_slots_keep_the_spaces_that_sentencepiece_adds_and_drops() -> None:
+    backend = Tokenizer(models.BPE({"<mask>": 0, "<0x0A>": 1, "▁": 2, "r": 3, "e": 4, "t": 5}, [], byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    of_bytes = [decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), *of_bytes, decoders.Strip(" ", 1, 0)])
+    llama = PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="<mask>")
+    encode = partial(llama.encode, add_special_tokens=False)
+    first, *rest = encode_infill(llama, "t\n<|mask like   ret\n|>  t", 0, lambda piece, _: encode(piece))
+    whole = encode("t\n  ret\n  t")
+    slot = whole[len(first) : len(first) + len(rest)]
+    assert [*first, *slot, *rest[-1]] == whole
+    assert Ending(llama, (), (), None, in_text=True).of(slot)[0] == "  ret\n"
 
 
 def test_infill_with_a_mask_token_of_another_name() -> None:

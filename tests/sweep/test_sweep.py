@@ -371,13 +371,3 @@ def test_likelihoods_that_cannot_be_computed_are_refused_before_anything_is_gene
     assert ended.code == 2
     assert sentence in ended.err
     assert stored(tmp_path / "out") == {}
-
-
-def test_a_missing_extra_is_named(
-    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "mdlm_lm_eval.sweep.ray_executor", raising=False)
-    ended = sweep(tmp_path / "out", checkpoint, task_folder, "--executor=ray")
-    install = "pip install 'mdlm-lm-eval[ray]', or '.[ray]' in a clone"
-    assert (ended.code, ended.err) == (2, f"mdlm-sweep: --executor ray needs Ray: {install}\n")

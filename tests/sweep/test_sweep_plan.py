@@ -207,12 +207,6 @@ def test_the_least_hours_reproduce_every_claim_and_less_is_refused_with_their_nu
         budget(WORK, NEEDS, least - 0.02)
 
 
-def test_enough_hours_also_tell_that_there_is_no_effect() -> None:
-    questions = budget(WORK, NEEDS, 20)
-    for name, cells in NEEDS.items():
-        assert min(powers(name, min(questions[cell] for cell in cells), len(NEEDS))) >= 0.8, name
-
-
 # Tasks
 
 
