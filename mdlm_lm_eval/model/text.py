@@ -169,6 +169,9 @@ class Ending:
         """Returns the text of a completely decoded canvas, and which of `ENDINGS` it has."""
         ids = list(takewhile(lambda id: id not in self.end_ids, token_ids))
         ending = "ended_by_eos" if len(ids) < len(token_ids) else "cut"
+        if _INCOMPLETE_CHARACTER in self.tokenizer.decode(ids, skip_special_tokens=True):
+            # With it, a line end before it may be lost that is a byte, as in Llama 2's vocabulary.
+            ids = next((ids[:n] for n in range(1, len(ids)) if self.is_decided(ids[:n])), ids)
         think_end = self.think_end_token
         if isinstance(think_end, int) and think_end in ids:
             ids = ids[len(ids) - ids[::-1].index(think_end) :]
