@@ -178,9 +178,7 @@ class Ending:
             text = self.tokenizer.decode(ids, skip_special_tokens=True).lstrip()
             think_end = None
         else:
-            text = self.tokenizer.decode(ids, skip_special_tokens=True)
-            begin = self.tokenizer.convert_ids_to_tokens(ids[0]) if self.in_text and ids and len(token_ids) > 1 else ""
-            text = " " * (begin.startswith("▁") and len(self.tokenizer.decode(ids[0])) < len(begin)) + text
+            text = self._lost_space(ids) * (len(token_ids) > 1) + self.tokenizer.decode(ids, skip_special_tokens=True)
         is_open = self.thinks and think_end is not None and (isinstance(think_end, int) or think_end not in text)
         if ending == "cut" and is_open:
             ending = "unfinished_thinking"
@@ -190,6 +188,10 @@ class Ending:
         stopped = postprocess_generated_text(text, list(self.until), None)
         is_stopped = stopped != text and ending != "unfinished_thinking"  # stop strings in thinking do not count
         return stopped, "ended_by_stop" if is_stopped else ending
+
+    def _lost_space(self, ids: Sequence[int]) -> str:
+        begin = self.tokenizer.convert_ids_to_tokens(ids[0]) if self.in_text and ids else ""
+        return " " if begin.startswith("▁") and len(self.tokenizer.decode(ids[0])) < len(begin) else ""
 
     def is_decided(self, token_ids: list[int]) -> bool:
         """Whether the returned text is final, whichever tokens follow these, which are the answer's first ones.

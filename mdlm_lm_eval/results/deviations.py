@@ -78,7 +78,7 @@ def deviations_of(file: ResultFile, result: TaskResult) -> list[Deviation]:
 
 
 def prompts_of(file: ResultFile, result: TaskResult) -> list[str]:
-    """What prompts depend on beside the task's version and the chat template: shots, and what `--metadata` changes."""
+    """What prompts depend on beside the task's version and the chat template: shots, `--metadata`, `--samples`."""
     tasks = file.tasks_of(result)
     shots = [*dict.fromkeys(task.shots for task in tasks)]
     words = [] if all(task.suite for task in tasks) else [f"{' and '.join(map(str, shots))}-shot"]
@@ -91,6 +91,8 @@ def prompts_of(file: ResultFile, result: TaskResult) -> list[str]:
     ]
     if any(shots) and str(file.config.get("fewshot_seed")) not in ("None", str(LM_EVAL_SEEDS[-1])):
         words.append(f"fewshot_seed={file.config['fewshot_seed']}")
+    if file.limit is None and result.n_questions < result.n_original:  # by --samples
+        words.append(f"{result.n_questions} chosen questions of {result.n_original}")
     return words + [ONE_TURN] * (file.chat_template and any(shots) and not file.fewshot_as_multiturn)
 
 

@@ -351,8 +351,8 @@ def test_a_groups_metric_and_settings_are_of_the_tasks_that_have_them(tmp_path: 
     frame = load(tmp_path, "all").set_index(["task", "metric"])
     facts = ["n", "score", "low", "high"]
     assert [*frame.loc[("g", "acc,none"), facts]] == [*frame.loc[("a", "acc,none"), facts]]
-    words = "5 and 0-shot, bfloat16, steps=4 in 1 of 2 tasks, temperature=1.0 in 1 of 2 tasks"
-    assert (frame.loc[("g", "acc,none"), "setting"], frame.loc[("b", "exact_match,none"), "temperature"]) == (words, 1)
+    of = "5 and 0-shot, 40 chosen questions of 2638, bfloat16, steps=4 in 1 of 2 tasks, temperature=1.0 in 1 of 2 tasks"
+    assert (frame.loc[("g", "acc,none"), "setting"], frame.loc[("b", "exact_match,none"), "temperature"]) == (of, 1)
     assert np.isnan([*frame.loc[("g", "acc,none"), ["shots", "temperature", "steps"]]]).all()
 
 
