@@ -103,7 +103,7 @@ def write_checks(folder: Path) -> None:
     by_sampler: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_sampler.setdefault(_their_sampler(row), []).append(row)
-    header = ("their sampler", "checkpoints", "settings", "passes in which the two chose differently", "same answers")
+    header = ("their sampler", "checkpoints", "settings", "passes with different choices", "same answers")
     table = markdown_table(header, [(name, *_compared(found)) for name, found in by_sampler.items()])
     most = max(row["logits_differ_by"] for row in rows if row["network"] != "ours")
     logits = f"Logits of their networks and ours {f'differ by at most {most:.1g}' if most else 'are exactly equal'}."

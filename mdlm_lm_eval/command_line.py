@@ -3,6 +3,7 @@
 import argparse
 import atexit
 import json
+import logging
 import os
 import re
 import shlex
@@ -107,9 +108,26 @@ def refuse_rest(words: Sequence[str], known: Iterable[str], what: str = "option"
         raise unknown_option(what, name, value or "".join(following), known)
 
 
+class _Marked(logging.Handler):
+    """Prints a log record after the command's name and its level: lm-eval formats those of its own loggers alone."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"{self.name}: {record.levelname.lower()}: {record.getMessage()}\n")
+
+
+def mark_warnings(command: str) -> None:
+    """Begins this package's warnings with the command's name and the word "warning"."""
+    ours = logging.getLogger("mdlm_lm_eval")
+    if not ours.handlers:
+        handler = _Marked()
+        handler.name = command
+        ours.addHandler(handler)
+
+
 @contextmanager
 def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
     """Runs a whole command: an OptionError prints one sentence and exits with code 2; Ctrl-C prints `after_stop`."""
+    mark_warnings(command)
     try:
         yield
         if "torch" in sys.modules:  # a process that ends without leaving its process group may be aborted
@@ -181,8 +199,10 @@ def check_output_path() -> None:
         raise OptionError(f"--output_path {given}: no results could be written there ({error.strerror})") from error
 
 
-def show_option_errors_alone() -> None:
-    """Makes an OptionError that ends the `lm_eval` command print one sentence without a traceback."""
+def show_errors_and_warnings_alone() -> None:
+    """In the `lm_eval` command, prints an OptionError that ends it without a traceback, and marks our warnings."""
+    if runs_lm_eval():
+        mark_warnings("mdlm")
     before = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.arguments import settings_of
-from mdlm_lm_eval.command_line import say_at_the_end, show_option_errors_alone
+from mdlm_lm_eval.command_line import say_at_the_end, show_errors_and_warnings_alone
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, repetitions, seed_of_request
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.jobs.generation import NO_LABELS, Generation, GenerationJob, Labels
@@ -43,7 +43,7 @@ from mdlm_lm_eval.record import RunRecord
 from mdlm_lm_eval.resolve import ResolvedRequest
 
 logger = logging.getLogger(__name__)
-show_option_errors_alone()
+show_errors_and_warnings_alone()
 
 _CUT = (
     "%d of %d prompts do not fit into the model's context of %d tokens beside what is appended: the worst keeps "

@@ -187,7 +187,7 @@ DEFAULT_SAMPLER = "schedule"
 MODES = ("diffusion", "ar", "linear_spec")
 # Estimators whose sums rank answers, and are neither a likelihood nor a bound of one.
 RANKINGS = ("pseudo", "confidence", "read")
-_NOISE_NUM = "Random draws over which a fixed slot or a choice is averaged (DiffusionGemma)"
+_NOISE_NUM = "Number of random draws averaged for each fixed slot or choice (DiffusionGemma)"
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -229,7 +229,7 @@ class DecodingOptions(Options):
     position_decay: float = option(
         0.25, "How fast priority falls with the position in the block (unmasking=position_calibrated)", least=0
     )
-    calibration_cap: float = option(10.0, "Limit of confidence times rareness (unmasking=position_calibrated)", above=0)
+    calibration_cap: float = option(10.0, "Maximum of confidence × rareness (unmasking=position_calibrated)", above=0)
     token_frequencies: str | None = option(
         None, "Safetensors file with each token's share of a background text (unmasking=position_calibrated)"
     )
@@ -248,7 +248,7 @@ class DecodingOptions(Options):
     )
     entropy_bound: float | None = option(
         None,
-        "Fill masks while their entropies, without the largest, sum to at most this bound (EB-sampler)",
+        "Fill masks while their entropies, except the largest, total at most this (EB-sampler)",
         least=0,
     )
     sampler: str = option(
@@ -366,7 +366,7 @@ class LikelihoodOptions(Options):
     mc_num: int = option(128, "Number of Monte Carlo samples per request", least=1)
     noise_num: int = option(8, _NOISE_NUM, least=1)
     n_masks: int | Auto = option(
-        "auto", "Positions after the context: the continuation, then masks. auto: only the continuation", least=1
+        "auto", "Positions after the context: the continuation, then masks. auto: no masks", least=1
     )
     unmasking: str = option("confidence", "For likelihood=duel: which masks a step fills first", **_UNMASKING)
     tokens_per_step: int = option(1, "For likelihood=duel: how many masks a step fills", least=1)
@@ -399,13 +399,17 @@ class LikelihoodOptions(Options):
 class ModelOptions(Options):
     """This package's model arguments besides those of decoding and likelihood."""
 
-    preset: str | None = option(None, "Published score, whose settings are used. Options that you set override them")
+    preset: str | None = option(
+        None, "Name of the published score whose settings are used. Options that you set override them"
+    )
     plugins: str | None = option(None, "Python files and modules of your own to load first, separated by colons")
     modeling: str | None = option(
         None, "The authors' network for your own sampler: FILE.py:CLASS, or remote for the code in the checkpoint"
     )
     mask_token_id: int | None = option(None, "Id of the mask token, for models that name none", least=0, also="mask_id")
-    shift_logits: bool | None = option(None, "Whether an unknown model predicts the next position, as Dream does")
+    shift_logits: bool | None = option(
+        None, "For unknown models: whether logits predict the next position, as in Dream"
+    )
     ignore_weights: str | None = option(
         None,
         "Leave out unexpected weights, such as further heads, if this regular expression matches their whole names",

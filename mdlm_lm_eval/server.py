@@ -29,7 +29,7 @@ from lm_eval.models.utils import postprocess_generated_text
 from mdlm_lm_eval import checkpoints, loader, serving
 from mdlm_lm_eval.arguments import config_of, tokenizer_of
 from mdlm_lm_eval.checkpoints import context_length
-from mdlm_lm_eval.command_line import check_output_path, show_option_errors_alone
+from mdlm_lm_eval.command_line import check_output_path, say_at_the_end, show_errors_and_warnings_alone
 from mdlm_lm_eval.declared import as_record, declarations, parsed, silent_names
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
 from mdlm_lm_eval.jobs.request_cache import RequestCache
@@ -51,9 +51,10 @@ from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
 from mdlm_lm_eval.results.names import model_name, other_base
 from mdlm_lm_eval.results.result_file import UNKNOWN
 from mdlm_lm_eval.results.suite import suite_task
+from mdlm_lm_eval.results.text import audit_in_words
 
 logger = logging.getLogger(__name__)
-show_option_errors_alone()
+show_errors_and_warnings_alone()
 if not (find_spec("aiohttp") and find_spec("tenacity")):  # without them, lm-eval's module raises a NameError
     raise OptionError(
         "mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]', or '.[server]' in a clone"
@@ -164,6 +165,8 @@ class MDLMServer(LocalCompletionsAPI):
         self.audit = parse_whole("audit", audit)
         self.reference = self._in_process(arguments) if self.audit else None
         self.start_record()
+        self._last: dict[str, str] = {}
+        say_at_the_end(lambda: self._last)
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
@@ -595,6 +598,11 @@ class MDLMServer(LocalCompletionsAPI):
         explicit = sorted({*self.stated, *self.settings.explicit.intersection(serving.REQUEST_OPTIONS)})
         run |= {"device": f"server ({self.engine})", "batch_size": self._concurrent, "server": server}
         run |= {"explicit_options": explicit, "family_options": []}
+        hint = "" if self.stated or not unknown else "; state them in settings="
+        self._last = {
+            "settings": f"served by {self.engine}, version {self.version}, {len(unknown)} settings unknown{hint}",
+            "audit": audit_in_words([task.get("audit", {}) for task in tasks], "with --model mdlm"),
+        }
         self.start_record()
         return {"mdlm": model | run}
 

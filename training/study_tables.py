@@ -163,8 +163,8 @@ def primary(study: Study) -> dict[str, tuple[OverModels, OverModels, OverModels,
 def below_base(over: OverModels, ends: str = "") -> str:
     """How many models collapse, each beside its own base; `ends`: the interval of their share."""
     return (
-        f"{over.n_collapsed} of {len(over.changes)} models{ends} score more than {COLLAPSE:.0f} points below the same "
-        "model before fine-tuning, both with 200 masks"
+        f"{over.n_collapsed} of {len(over.changes)} models{ends} score more than {COLLAPSE:.0f} points lower "
+        "with 200 masks than before fine-tuning"
     )
 
 
@@ -172,7 +172,7 @@ def lost_to_masks(study: Study) -> str:
     """How many models of each arm lose much from 2 to 200 masks, as a sentence."""
     base, sft, masks = (changes(study, arm, arm, "200", minus=("2",)) for arm in ("base", "sft", "sft-masks"))
     return (
-        f"With 200 masks instead of 2, {base.n_collapsed} of {len(base.changes)} models lose more than "
+        f"From 2 to 200 masks, {base.n_collapsed} of {len(base.changes)} models lose more than "
         f"{COLLAPSE:.0f} points before fine-tuning, {sft.n_collapsed} after EOS padding, and {masks.n_collapsed} after "
         "mask padding."
     )
@@ -184,12 +184,12 @@ def headline(study: Study) -> str:
     n = len(over.changes)
     significant = "significant" if verdict in ("better", "worse") else "not significant"
     return (
-        f"We fine-tuned {n} small models in two ways: one pads answers with end-of-text tokens (EOS), as LLaDA does, "
-        "the other with masks. With 200 masks:\n\n"
+        f"We fine-tuned {n} small models in two ways: with answers padded with end-of-text tokens (EOS), as LLaDA "
+        "does, or with masks. With 200 masks:\n\n"
         f"- {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower after EOS "
         f"padding than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
-        f"- The median of EOS padding minus mask padding is {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
-        f"{chance(over.p)}). Corrected for two comparisons, this is {significant}, so the verdict is *{verdict}*."
+        f"- The median difference (EOS minus mask padding) is {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
+        f"{chance(over.p)}). After correction for two comparisons, it is {significant}: *{verdict}*."
     )
 
 
@@ -202,10 +202,10 @@ def finding(study: Study) -> str:
         f"We fine-tuned {len(over.changes)} models of 1.1 million parameters in two ways. LLaDA's own fine-tuning pads "
         "answers with EOS tokens, which the model learns to predict. Our variant pads them with masks instead. "
         "Brackets are 95% intervals.\n\n"
-        f"- {lost_to_masks(study)}\n"
-        f"- After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask padding, "
-        f"{collapsed(masks)} do.\n"
-        f"- With 200 masks, the median of EOS padding minus mask padding is {over.median.mean:+z.1f} points "
+        f"- **200 masks against 2:** {lost_to_masks(study)}\n"
+        "- **After against before fine-tuning:** After EOS padding, "
+        f"{below_base(predicted, _ends_of_share(predicted))}. After mask padding, {collapsed(masks)} do.\n"
+        f"- **EOS against mask padding:** With 200 masks, the median difference is {over.median.mean:+z.1f} points "
         f"({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
         f"The registered verdict is *{verdict}*{open_words}."
     )

@@ -182,15 +182,15 @@ def _change(best: Estimate, other: Estimate) -> Interval | None:
 
 
 def headline(section: Section) -> tuple[str, list[Line]]:
-    """Its caption, and a line per checkpoint, labelled with its loss, those of the finding first."""
+    """Its caption, and a line per checkpoint, labelled with its loss, in the order of the table."""
     lines, rows = [], mask_lines(section)
     rows += [row for row in _one_step(section) if row not in rows and not row.who.adapter][: _MOST_LINES - len(rows)]
-    for row in rows:
+    for row in sorted(rows, key=section.rows.index):
         found = _loss_of(row, section)
         seeds = f" ({len(row.seeds)} seeds)" if row.seeds else ""
         cost = f"loss {found.in_words}{'' if found.low is None or found.is_significant else ', not significant'}"
         name = row.who.recipe or row.who.model
-        shown = f"+ {name}" if row.who.adapter else name.rpartition("/")[2]
+        shown = row.who.model.rpartition("/")[2] + (f" + {name}" if row.who.adapter else "")
         lines.append(Line(name, row.curve("masks"), fill(f"{shown}{seeds}: {cost}", _LABEL)))
     among = f": {len(rows)} of {len(section.rows)} rows" if len(rows) < len(section.rows) else ""
     return f"Accuracy by appended masks{among}.", lines

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _RANGES = {"masks": "asked_masks", "steps": "steps", "block": "block_length"}
-UNMEASURED = "How many answers rounding alone flips was not measured on these tasks (see mdlm-check --task)."
+UNMEASURED = "Not measured: how many answers rounding alone changes (see mdlm-check --task)."
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))  # control and formatting characters, halves of one, line ends
 _ACTIVE = re.compile(r"[\\`*\[\]|~$#>]|(?<!\w)_|_(?!\w)")  # an underscore inside a word has no meaning
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;"})

@@ -193,7 +193,9 @@ addEventListener("DOMContentLoaded", async () => {
     while (end < Math.min(a.length, b.length) - start && a.at(-1 - end) === b.at(-1 - end)) end += 1;
     const [x, y] = [a.slice(start, a.length - end), b.slice(start, b.length - end)];
     const parts = [["", a.slice(0, start).join("")]];
-    if (x.length * y.length > 4e6) {
+    if (a.length === b.length && !/\s/.test(from + to)) { // slots, one character each
+      x.forEach((one, n) => parts.push(...(one === y[n] ? [["", one]] : [["del", one], ["ins", y[n]]])));
+    } else if (x.length * y.length > 4e6) {
       parts.push(["del", x.join("")], ["ins", y.join("")]);
     } else {
       const width = y.length + 1;

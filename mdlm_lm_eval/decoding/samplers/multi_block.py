@@ -60,7 +60,7 @@ class MultiBlock(Sampler):
     )
     active_threshold: float | None = option(
         None,
-        "Fill at least one mask in every block that follows one filled to this share. none: only in the first block",
+        "Once a block is filled to this share, fill at least one mask per pass in the next. none: only in the first",
         least=0,
         most=1,
     )
