@@ -66,7 +66,7 @@ _LONGER = "%d of %d continuations are longer than n_masks=%d and scored at their
 class MDLM(LoadedModel):
     """Masked diffusion language model for lm-eval, registered as `mdlm`.
 
-    Its arguments are those of `LoadedModel`.
+    Its arguments are those of `--model_args`.
     """
 
     _facts: dict[str, Any] | None = None  # the facts that `get_model_info` returned last

@@ -172,7 +172,7 @@ def lost_to_masks(study: Study) -> str:
     """How many models of each arm lose much from 2 to 200 masks, as a sentence."""
     base, sft, masks = (changes(study, arm, arm, "200", minus=("2",)) for arm in ("base", "sft", "sft-masks"))
     return (
-        f"From 2 to 200 masks, {base.n_collapsed} of {len(base.changes)} models lose more than "
+        f"{base.n_collapsed} of {len(base.changes)} models lose more than "
         f"{COLLAPSE:.0f} points before fine-tuning, {sft.n_collapsed} after EOS padding, and {masks.n_collapsed} after "
         "mask padding."
     )

@@ -80,12 +80,12 @@ def _share(row: Row, pair: tuple[int, int], name: str) -> Interval | None:
 COLUMNS = (
     Column("most", "at {most} (%)", "accuracy, by which rows are ranked", lambda row, pair: _at(pair[1], row)),
     Column("few", "at {few} (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
-    Column("loss", "loss, {from_} to {most} (points)", "accuracy at {few} minus that at {most}", loss),
+    Column("loss", "drop, {from_} to {most} (points)", "accuracy at {few} minus that at {most}", loss),
     Column("among_labels", "among letters, {most} (%)", "before any ban", partial(_share, name="among_labels")),
     Column(
         "eos", "EOS, {most} (%)", "the likeliest token is the end of text, which is wrong", partial(_share, name="eos")
     ),
     Column("pairs", "whole sets (%)", "sets of which all three askings are right, at {most}", _pairs),
-    Column("dots_loss", "loss to dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),
+    Column("dots_loss", "drop with dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),
     Column("gap", "locality gap", "best minus worst position", lambda row, _: drop(row.curve("positions", "right"))),
 )

@@ -188,7 +188,7 @@ def headline(section: Section) -> tuple[str, list[Line]]:
     for row in sorted(rows, key=section.rows.index):
         found = _loss_of(row, section)
         seeds = f" ({len(row.seeds)} seeds)" if row.seeds else ""
-        cost = f"loss {found.in_words}{'' if found.low is None or found.is_significant else ', not significant'}"
+        cost = f"drop {found.in_words}{'' if found.low is None or found.is_significant else ', not significant'}"
         name = row.who.recipe or row.who.model
         shown = row.who.model.rpartition("/")[2] + (f" + {name}" if row.who.adapter else "")
         lines.append(Line(name, row.curve("masks"), fill(f"{shown}{seeds}: {cost}", _LABEL)))
@@ -225,7 +225,7 @@ def _drawn(lines: Sequence[Line], levels: Mapping[str, float], colours: Mapping[
     counts = sorted({x for line in lines for x in line.curve if x != NO_MASKS}) or [1, 200]
     plot.log_axis(axes, counts)
     axes.set_xlim(counts[0] / 1.15, counts[-1] * 1.15)
-    axes.set_xlabel(BY_NAME["masks"].x_label)
+    axes.set_xlabel(f"{BY_NAME['masks'].x_label} (log scale)")
     axes.set_ylabel("accuracy (%)")
     figure.legend(loc="outside lower left", ncols=columns, handlelength=2.6)
     return figure

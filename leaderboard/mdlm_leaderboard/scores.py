@@ -75,7 +75,7 @@ _BLOCK, _AFTER = "number of distractor examples before the block", "after {} dis
 _BY_PLACE = "Position of the relevant block"
 _IN_TURN = "Position of the relevant block at each mask count"
 BY_NAME = {
-    "masks": Experiment("Masks appended", "number of appended masks (log scale)", "{} masks"),
+    "masks": Experiment("Masks appended", "number of appended masks", "{} masks"),
     "shares": Experiment("Masks as a share of the prompt", "masks, in percent of the prompt's tokens", "{}% masks"),
     "positions": Experiment(_BY_PLACE, _BLOCK, _AFTER, lambda place: f"question {place}"),
     "positions_by_masks": Experiment(_IN_TURN, _BLOCK, _AFTER, _n_masks),

@@ -171,7 +171,9 @@ def masks(results: pd.DataFrame | str | Path) -> Figure | None:
     differ = found.groupby(place, dropna=False)["score"].transform("nunique") > 1
     if differ.any():
         files = ", ".join(found.loc[differ, "file"].unique())
-        warnings.warn(f"results of the same line and number of masks disagree and are left out: {files}", stacklevel=2)
+        warnings.warn(
+            f"results with the same settings and number of masks disagree, and are left out: {files}", stacklevel=2
+        )
     found = found[~differ].drop_duplicates(place)
     counts = found.groupby(place[:-1], dropna=False)["masks"].transform("nunique")
     what = "results of a setting differ in their number of masks"

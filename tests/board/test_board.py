@@ -91,7 +91,7 @@ def test_what_changes_no_score_makes_none(tmp_path: Path, changes: dict[str, Any
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"limit": 50}, "--limit 50 leaves out questions"),
+        ({"limit": 50}, "only 50 questions per task (--limit)"),
         ({"version": "1.0"}, f"suite version 1.0 asks other questions than {current_version()}"),
         ({"suite_hash": "b" * 64}, "the files of the suite (hash bbbbbbbbbbbb) differ"),
         ({"distractors": 20}, "fewshot_distractors=20 instead of the standard 40"),
@@ -320,14 +320,14 @@ def test_a_loss_is_from_2_to_200_masks_in_table_and_headline(tmp_path: Path) -> 
     assert [one.head for one in section.columns][:3] == [
         "at 200 masks (%)",
         "at 2 masks (%)",
-        "loss, 2 to 200 masks (points)",
+        "drop, 2 to 200 masks (points)",
     ]
     assert column(board, "loss", base).mean == pytest.approx(14)
     lines = mask_lines(section)
     assert [one.who.recipe for one in lines] == ["", "MA (CE + TV)", "SFT"], "all that were fine-tuned"
     said = masks_finding(section)
     assert "the accuracy of base goes from 79.0% to 65.0%. With the adapter MA (CE + TV), 76.0%" in said
-    assert said.endswith("; with SFT, 74.0%. Over other word rules, the loss is 13.0 to 15.0 points (95% interval).")
+    assert said.endswith("; with SFT, 74.0%. Over other word rules, the drop is 13.0 to 15.0 points (95% interval).")
     _, drawn = headline(section)
     assert [line.name for line in drawn if line.name != "org/other"] == ["MA (CE + TV)", "SFT", "org/base"]
     assert {line.name for line in drawn} >= {row.who.model for row in section.rows if not row.who.adapter} - {"org/ar"}

@@ -92,7 +92,7 @@ def test_headline_table_and_figure_say_the_same(site: Path) -> None:
     page, markdown = Page(site / "out" / "index.html").text, (site / "out" / "LEADERBOARD.md").read_text()
     figure = (site / "out" / "figures" / "headline.svg").read_text()
     comments = re.findall(r"<!-- (.*?) -->", figure, re.DOTALL)  # matplotlib names every text that it draws
-    losses = {text.partition(": loss ")[2].removesuffix(", not significant") for text in comments if ": loss " in text}
+    losses = {text.partition(": drop ")[2].removesuffix(", not significant") for text in comments if ": drop " in text}
     assert losses
     for loss in losses:
         assert f"{loss}" in page
@@ -299,7 +299,7 @@ def test_compare_takes_questions_one_by_one(tmp_path: Path, typed: Typed) -> Non
     said = compared(typed, tmp_path, first, second, (right, better))
     assert "organisation/model, n_masks=512 is 4.5 points above organisation/model, n_masks=auto on gsm8k" in said
     assert "on gsm8k (exact_match,flexible-extract, 1319 questions): +4.5 (+3.1 to +6.0), significant (t test" in said
-    assert "80 questions are right with organisation/model, n_masks=512 alone, 20 with" in said
+    assert "80 questions are right only with organisation/model, n_masks=512, 20 only with" in said
     alike = [1] * 590 + [0] * 10 + [1] * 12 + [0] * 707
     said = compared(typed, tmp_path, first, gsm8k_file(602 / 1319, steps=8), (right, alike))
     assert ": +0.2 (-0.6 to +0.9), not significant (t test over 1319 questions, p = 0.677); 12 questions are" in said
@@ -413,8 +413,8 @@ def test_compare_has_one_verdict_and_respects_clusters(tmp_path: Path, typed: Ty
     assert sentence == (
         "organisation/model, steps=15 is 10.4 points below organisation/model, steps=16 on gsm8k "
         "(exact_match,flexible-extract, 48 questions): -10.4 (-22.0 to +1.2), not significant (t test over 48 "
-        "questions, p = 0.076); 1 question is right with organisation/model, steps=15 alone, 6 with "
-        "organisation/model, steps=16 alone."
+        "questions, p = 0.076); 1 question is right only with organisation/model, steps=15, 6 only with "
+        "organisation/model, steps=16."
     )
     by_text = typed("compare", "--cluster", "text", *paths)
     assert "-10.4 (-41.5 to +20.6), not significant (t test over 8 clusters by text, p = 0.454)" in by_text

@@ -419,7 +419,7 @@ def test_a_line_joins_only_what_the_board_would_put_into_one_table(tmp_path: Pat
     labels = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
     assert labels == [["organisation/model (aaaaaaa)", "organisation/model (bbbbbbb)"], ["organisation/model"]]
     write(tmp_path, again=gsm8k_file(0.6, masks=2, n_masks=2))
-    with pytest.warns(UserWarning, match="disagree and are left out: again.json, all2.json"):
+    with pytest.warns(UserWarning, match="disagree, and are left out: again.json, all2.json"):
         figure = plot.masks(tmp_path)
     assert figure
     assert [[*line.get_ydata()] for line in figure.axes[1].lines] == [pytest.approx([40, 40])]
