@@ -193,8 +193,10 @@ addEventListener("DOMContentLoaded", async () => {
     while (end < Math.min(a.length, b.length) - start && a.at(-1 - end) === b.at(-1 - end)) end += 1;
     const [x, y] = [a.slice(start, a.length - end), b.slice(start, b.length - end)];
     const parts = [["", a.slice(0, start).join("")]];
-    if (a.length === b.length && !/\s/.test(from + to)) { // slots, one character each
-      x.forEach((one, n) => parts.push(...(one === y[n] ? [["", one]] : [["del", one], ["ins", y[n]]])));
+    if (a.length === b.length && !/\s/.test(from + to)) { // slots, one character each: a line below the other
+      const line = (own, other, name) => own.map((one, n) => [one === other[n] ? "" : name, one]);
+      parts.splice(0, 1, ...line(a, b, "del"), ["", "\n"], ...line(b, a, "ins"));
+      end = 0;
     } else if (x.length * y.length > 4e6) {
       parts.push(["del", x.join("")], ["ins", y.join("")]);
     } else {
