@@ -599,8 +599,9 @@ class MDLMServer(LocalCompletionsAPI):
         run |= {"device": f"server ({self.engine})", "batch_size": self._concurrent, "server": server}
         run |= {"explicit_options": explicit, "family_options": []}
         hint = "" if self.stated or not unknown else "; state them in settings="
+        stated = "".join(f", {name}={shown(value)}" for name, value in self.stated.items())
         self._last = {
-            "settings": f"served by {self.engine}, version {self.version}, {len(unknown)} settings unknown{hint}",
+            "settings": f"engine {self.engine}, version {self.version}{stated}, {len(unknown)} settings unknown{hint}",
             "audit": audit_in_words([task.get("audit", {}) for task in tasks], "with --model mdlm"),
         }
         self.start_record()

@@ -184,12 +184,12 @@ def headline(study: Study) -> str:
     n = len(over.changes)
     significant = "significant" if verdict in ("better", "worse") else "not significant"
     return (
-        f"We fine-tuned {n} small models in two ways: with answers padded with end-of-text tokens (EOS), as LLaDA "
-        "does, or with masks. With 200 masks:\n\n"
+        f"We fine-tuned {n} small models in two ways: padding answers with end-of-text tokens (EOS), as LLaDA does, "
+        "or with masks. With 200 masks:\n\n"
         f"- {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower after EOS "
         f"padding than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
         f"- The median difference (EOS minus mask padding) is {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
-        f"{chance(over.p)}). After correction for two comparisons, it is {significant}: *{verdict}*."
+        f"{chance(over.p)}). Corrected for two comparisons, it is {significant} (*{verdict}*)."
     )
 
 
@@ -203,7 +203,7 @@ def finding(study: Study) -> str:
         "answers with EOS tokens, which the model learns to predict. Our variant pads them with masks instead. "
         "Brackets are 95% intervals.\n\n"
         f"- **200 masks against 2:** {lost_to_masks(study)}\n"
-        "- **After against before fine-tuning:** After EOS padding, "
+        "- **After and before fine-tuning:** After EOS padding, "
         f"{below_base(predicted, _ends_of_share(predicted))}. After mask padding, {collapsed(masks)} do.\n"
         f"- **EOS against mask padding:** With 200 masks, the median difference is {over.median.mean:+z.1f} points "
         f"({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
@@ -367,7 +367,7 @@ def _drawn(found: Study, columns: int) -> Figure:
     figure.set_layout_engine("constrained")
     title = (
         f"{len(found)} small models. Orange models collapse: they score more than {COLLAPSE:.0f} points below the same "
-        "model before fine-tuning, both with 200 masks. CE and CE + TV were trained to repair this. Registered verdict "
+        "model before fine-tuning, both with 200 masks. CE and CE + TV aim to repair this. Registered verdict "
         f"on EOS padding: {primary(found)['EOS padding'][3]}."
     )
     figure.suptitle(fill(title, width=21 * columns, break_on_hyphens=False), x=0.01, horizontalalignment="left")

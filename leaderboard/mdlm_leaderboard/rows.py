@@ -181,7 +181,7 @@ def board_rows(table: pd.DataFrame, taken: dict[str, int]) -> list[Row]:
 def _marks(who: Who, own: pd.DataFrame) -> dict[str, str]:
     """Marks for decoding by code of others, for blocks that hold all masks, and for findings of `mdlm-check`."""
     guests = [one for one in who.other if one.is_guest]
-    marks = {"guest": f"code of others: {listed(guests)}"} if guests else {}
+    marks = {"guest": f"external code: {listed(guests)}"} if guests else {}
     if all(own["is_one_block"]):
         marks[ONE_BLOCK] = "block_length holds all masks, so that longer ones decode alike"
     for check in filter(None, own["check"]):

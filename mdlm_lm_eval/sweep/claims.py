@@ -221,4 +221,4 @@ def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
     if not bases:
         return lines
     pairs = pairing(one for own in bases.values() for one in own)
-    return f"{lines}\n\nDifferences in points are to {', '.join(bases)}, {pairs}."
+    return f"{lines}\n\nDifferences in points are from {', '.join(bases)}, {pairs}."

@@ -628,7 +628,7 @@ def test_differences_to_a_baseline_and_hollow_points_are_of_paired_questions(tmp
     shown = markdown(board, baseline="steps=16")
     for cell in ("| 60.0 (53.0 to 66.6) ◆ |", "| 56.0, -4.0 (-6.9 to -1.1) ◇ |", "| 55.0, -5.0 (-12.0 to +2.0) ◇ |"):
         assert cell in shown
-    assert "Differences in points are to steps=16, paired by question." in shown
+    assert "Differences in points are from steps=16, paired by question." in shown
     assert board.sections[0].baseline("steps=9") is None
 
 
@@ -645,7 +645,7 @@ def test_guests_and_checked_results_are_marked(tmp_path: Path) -> None:
     write(tmp_path, guest=guest, checked=checked, stale=stale)
     board = read_board(tmp_path)
     found = {row.files[0]: row for row in rows(board)}
-    assert found["guest.json"].marks == {"guest": "code of others: sampler=mine.py:generate (guest, mine.py 01234567)"}
+    assert found["guest.json"].marks == {"guest": "external code: sampler=mine.py:generate (guest, mine.py 01234567)"}
     assert found["checked.json"].marks == {"checked": "mdlm-check: no fault, compared logits"}
     assert found["stale.json"].marks == {"stale check": "mdlm-check: no fault, compared logits; stale: other options"}
     assert not is_exact(found["guest.json"])

@@ -148,7 +148,7 @@ def test_a_folder_of_ones_own_has_no_published_rows_and_its_settings_first(
     assert "confidence_threshold=0.7 is 5.1 times faster and 5.0 (1.7 to 8.3) points worse than steps=256." in page.text
     typed("build", "my-sweep", "--output", "site", "--baseline", "steps=128", "--strict", code=1)
     markdown = (tmp_path / "site" / "LEADERBOARD.md").read_text()
-    unpaired = "Differences in points are to steps=128, unpaired (see --log_samples)."
+    unpaired = "Differences in points are from steps=128, unpaired (see --log_samples)."
     for words in ("| 69.5 (67.1 to 71.8) ◇ |", "| 71.0, +1.5 (", unpaired):
         assert words in markdown
     said = typed("build", "my-sweep", "--output", "site", "--baseline", "steps=7", code=2)

@@ -97,7 +97,7 @@ def test_a_single_run_marks_its_answer_against_the_target(browser: webdriver.Chr
     assert "question question" in wrong.text
     assert "target" not in wrong.text
     question = browser.find_element(By.ID, "question")
-    assert "From the target to the answer" in question.text
+    assert "Target and answer compared" in question.text
     assert [one.text for one in question.find_elements(By.CSS_SELECTOR, ".difference ins")] == ["a", " "]
     right.click()
     assert "From the target" not in question.text

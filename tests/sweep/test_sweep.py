@@ -145,7 +145,7 @@ def test_differences_are_to_the_first_cell_or_the_one_that_is_named(tmp_path: Pa
     said = table(cells, tmp_path)
     scores = [line.split(" | ")[1] for line in said.splitlines()[2:5]]
     assert scores == [shares[0].interval.scaled(100).in_words, f"50.0, {against}", "50.0, equal"]
-    assert said.endswith("Differences in points are to built-in/t,steps=4, paired by question.")
+    assert said.endswith("Differences in points are from built-in/t,steps=4, paired by question.")
     scores = [line.split(" | ")[1] for line in table(cells, tmp_path, "steps=2").splitlines()[2:5]]
     assert [score.startswith("50.0,") for score in scores] == [True, False, True]
 

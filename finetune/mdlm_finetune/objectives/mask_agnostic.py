@@ -124,8 +124,8 @@ class MaskAgnostic(Objective):
         if n_passes >= self.curriculum_passes:
             return None
         return (
-            f"curriculum_passes={self.curriculum_passes} is more than the {n_passes} passes of this run: the "
-            f"most masks are {self.max_masks(n_passes - 1)} and never masks_end={self.masks_end}"
+            f"curriculum_passes={self.curriculum_passes} is more than the {n_passes} passes of this run: "
+            f"it has at most {self.max_masks(n_passes - 1)} masks, not masks_end={self.masks_end}"
         )
 
     def max_masks(self, forward_backward_pass: int) -> int:

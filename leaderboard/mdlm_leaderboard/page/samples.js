@@ -128,10 +128,10 @@ addEventListener("DOMContentLoaded", async () => {
     const answers = question.runs.map(said);
     if (question.runs.length > 1 && question.runs.every((run) => run.answers)) {
       const same = answers[0] === answers[1];
-      parts.push(make("h3", same ? "Both runs gave the same answer" : "From run 1 to run 2"));
+      parts.push(make("h3", same ? "Both runs gave the same answer" : "Runs 1 and 2 compared"));
       if (!same) parts.push(difference(visible(answers[0]), visible(answers[1])));
     } else if (answers[0] && question.target !== "" && !question.right[0]) {
-      parts.push(make("h3", "From the target to the answer"));
+      parts.push(make("h3", "Target and answer compared"));
       parts.push(difference(visible(question.target.trim()), visible(answers[0].trim())));
     }
     question.runs.forEach((run, n) => parts.push(...runOf(question, run, n)));
