@@ -243,12 +243,12 @@ class DecodingOptions(Options):
     )
     parallel_factor: float | None = option(
         None,
-        "Fill the surest masks, while the n-th has a confidence of at least 1 - parallel_factor / (n + 1) (Fast-dLLM)",
+        "Fill the n surest masks if the n-th has a confidence of at least 1 - parallel_factor / (n + 1) (Fast-dLLM)",
         above=0,
     )
     entropy_bound: float | None = option(
         None,
-        "Fill masks while their entropies, except the largest, total at most this (EB-sampler)",
+        "Fill the surest masks whose entropies, without the largest, sum to at most this (EB-sampler)",
         least=0,
     )
     sampler: str = option(
@@ -366,7 +366,7 @@ class LikelihoodOptions(Options):
     mc_num: int = option(128, "Number of Monte Carlo samples per request", least=1)
     noise_num: int = option(8, _NOISE_NUM, least=1)
     n_masks: int | Auto = option(
-        "auto", "Positions after the context: the continuation, then masks. auto: no masks", least=1
+        "auto", "Total length of the continuation and the masks after it. auto: no masks", least=1
     )
     unmasking: str = option("confidence", "For likelihood=duel: which masks a step fills first", **_UNMASKING)
     tokens_per_step: int = option(1, "For likelihood=duel: how many masks a step fills", least=1)

@@ -202,8 +202,8 @@ def finding(study: Study) -> str:
         f"We fine-tuned {len(over.changes)} models of 1.1 million parameters in two ways. LLaDA's own fine-tuning pads "
         "answers with EOS tokens, which the model learns to predict. Our variant pads them with masks instead. "
         "Brackets are 95% intervals.\n\n"
-        f"- **200 masks against 2:** {lost_to_masks(study)}\n"
-        "- **After and before fine-tuning:** After EOS padding, "
+        f"- **From 2 to 200 masks:** {lost_to_masks(study)}\n"
+        "- **At 200 masks, fine-tuned against not:** After EOS padding, "
         f"{below_base(predicted, _ends_of_share(predicted))}. After mask padding, {collapsed(masks)} do.\n"
         f"- **EOS against mask padding:** With 200 masks, the median difference is {over.median.mean:+z.1f} points "
         f"({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
@@ -373,7 +373,7 @@ def _drawn(found: Study, columns: int) -> Figure:
     figure.suptitle(fill(title, width=21 * columns, break_on_hyphens=False), x=0.01, horizontalalignment="left")
     grid = figure.subplots(n_rows, columns, sharey=True, squeeze=False)
     for axes in grid[:, 0]:
-        axes.set_ylabel("right answers (%)")
+        axes.set_ylabel("accuracy (%)")
     panels = list(grid.flat)
     for axes, arm in zip(panels, PRIMARY, strict=False):
         of_arm = [models for models in found.values() if arm in models]

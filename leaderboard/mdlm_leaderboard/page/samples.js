@@ -153,7 +153,7 @@ addEventListener("DOMContentLoaded", async () => {
           parts.push(make("p", "The trace of this answer cannot be read.", "quiet"));
         }
       } else {
-        parts.push(make("p", "The run had no trace=true, which records how an answer was written.", "quiet"));
+        parts.push(make("p", "To replay answers, run with trace=true.", "quiet"));
       }
     });
     return parts;
@@ -374,7 +374,7 @@ addEventListener("DOMContentLoaded", async () => {
       make("span", ["filled in the ", make("span", "first", "token s0"), " … ", make("span", "last", `token s${SHADES - 1}`), " pass"]),
       make("span", [make("span", "this pass", "token now")]),
       make("span", [make("span", "changed", "token changed")]),
-      make("span", [make("span", "taken back", "token back")]),
+      make("span", [make("span", "masked again", "token back")]),
       make("span", [make("span", "block", "token block")]),
       ...(wrong.size ? [make("span", [make("span", "wrong", "token wrong-one")])] : []),
     ], "legend");
