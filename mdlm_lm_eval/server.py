@@ -49,7 +49,7 @@ from mdlm_lm_eval.options import (
 from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord, facts_of_run
 from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
 from mdlm_lm_eval.results.names import model_name, other_base
-from mdlm_lm_eval.results.result_file import UNKNOWN
+from mdlm_lm_eval.results.result_file import UNKNOWN, served_in_words
 from mdlm_lm_eval.results.suite import suite_task
 from mdlm_lm_eval.results.text import audit_in_words
 
@@ -601,7 +601,7 @@ class MDLMServer(LocalCompletionsAPI):
         hint = "" if self.stated or not unknown else "; state them in settings="
         stated = "".join(f", {name}={shown(value)}" for name, value in self.stated.items())
         self._last = {
-            "settings": f"engine {self.engine}, version {self.version}{stated}, {len(unknown)} settings unknown{hint}",
+            "settings": f"served by {served_in_words(server)}{stated}, {len(unknown)} settings unknown{hint}",
             "audit": audit_in_words([task.get("audit", {}) for task in tasks], "with --model mdlm"),
         }
         self.start_record()

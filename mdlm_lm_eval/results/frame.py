@@ -118,12 +118,7 @@ def rows_of(file: ResultFile, answers: AnswersByCluster | None = None) -> Iterab
     parent = {member: group for group in file.group_results for member in file.groups[group]}
     for result in [*file.tasks.values(), *file.group_results.values()]:
         of_task = _facts_of_task(file, result, parent.get(result.name, ""), pairs)
-        asked = [task.metadata.items() for task in file.tasks_of(result)]  # of a group, those of all its tasks
-        fewshot = {
-            key: one
-            for key, one in asked[0]
-            if key.startswith("fewshot_") and all((key, one) in each for each in asked)
-        }
+        fewshot = {key: value for key, value in result.metadata.items() if key.startswith("fewshot_")}
         for metric, score in result.metrics.items():
             of_metric = _with_metric(file, result, metric)
             share = _share(file, of_metric, metric, answers)

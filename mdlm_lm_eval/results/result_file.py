@@ -184,12 +184,15 @@ class ResultFile:
     @property
     def served_by(self) -> str:
         """The engine and its version, such as "sglang 0.5.23"; "" if this package decoded."""
-        if not self.server:
-            return ""
-        version = f", version {UNKNOWN}" if self.server["version"] == UNKNOWN else f" {self.server['version']}"
-        template = " by its own chat template" if "chat_template" in self.server else ""
-        engine = "an OpenAI-compatible server" if self.server["engine"] == "openai" else self.server["engine"]
-        return f"{engine}{version}{template}"
+        return served_in_words(self.server) if self.server else ""
+
+
+def served_in_words(server: Mapping[str, Any]) -> str:
+    """The engine of a server's record, and its version."""
+    version = f", version {UNKNOWN}" if server["version"] == UNKNOWN else f" {server['version']}"
+    template = " by its own chat template" if "chat_template" in server else ""
+    engine = "an OpenAI-compatible server" if server["engine"] == "openai" else server["engine"]
+    return f"{engine}{version}{template}"
 
 
 def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:
@@ -375,6 +378,11 @@ def _merged(task: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
+def _shared(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The entries that all mappings have."""
+    return {name: value for name, value in found[0].items() if all(one.get(name) == value for one in found)}
+
+
 def _group(
     content: Mapping[str, Any], name: str, groups: Mapping[str, Sequence[str]], tasks: Mapping[str, TaskResult]
 ) -> TaskResult:
@@ -386,12 +394,8 @@ def _group(
         version=str(content["versions"].get(name, first.version)),
         n_questions=sum(task.n_questions for task in members),
         n_original=sum(task.n_original for task in members),
-        metadata={},
-        options={
-            name: value
-            for name, value in first.options.items()
-            if all(task.options.get(name) == value for task in members)
-        },
+        metadata=_shared([task.metadata for task in members]),
+        options=_shared([task.options for task in members]),
         effective={
             key: (min(of[key][0] for of in ranges), max(of[key][1] for of in ranges))
             for key in set(first.effective).intersection(*ranges)

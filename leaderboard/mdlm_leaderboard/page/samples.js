@@ -185,19 +185,25 @@ addEventListener("DOMContentLoaded", async () => {
     return texts.map((text) => text.match(unit) ?? []);
   }
 
-  // The difference between two answers: what both begin and end with, and a longest common subsequence between.
+  // The difference between two answers.
   function difference(from, to) {
     const [a, b] = unitsOf(from, to);
+    const isOfSlots = a.length === b.length && !/\s/.test(from + to); // one character each: a line below the other
+    const line = (own, other, name) => own.map((one, n) => [one === other[n] ? "" : name, one]);
+    const parts = isOfSlots ? [...line(a, b, "del"), ["", "\n"], ...line(b, a, "ins")] : changes(a, b);
+    const place = textOf("", "text difference");
+    place.append(...parts.map(([name, text]) => (name ? make(name, text) : text)));
+    return place;
+  }
+
+  // What both begin and end with, and a longest common subsequence between.
+  function changes(a, b) {
     let [start, end] = [0, 0];
     while (start < Math.min(a.length, b.length) && a[start] === b[start]) start += 1;
     while (end < Math.min(a.length, b.length) - start && a.at(-1 - end) === b.at(-1 - end)) end += 1;
     const [x, y] = [a.slice(start, a.length - end), b.slice(start, b.length - end)];
     const parts = [["", a.slice(0, start).join("")]];
-    if (a.length === b.length && !/\s/.test(from + to)) { // slots, one character each: a line below the other
-      const line = (own, other, name) => own.map((one, n) => [one === other[n] ? "" : name, one]);
-      parts.splice(0, 1, ...line(a, b, "del"), ["", "\n"], ...line(b, a, "ins"));
-      end = 0;
-    } else if (x.length * y.length > 4e6) {
+    if (x.length * y.length > 4e6) {
       parts.push(["del", x.join("")], ["ins", y.join("")]);
     } else {
       const width = y.length + 1;
@@ -217,9 +223,7 @@ addEventListener("DOMContentLoaded", async () => {
       }
     }
     parts.push(["", end ? a.slice(-end).join("") : ""]);
-    const place = textOf("", "text difference");
-    place.append(...parts.map(([name, text]) => (name ? make(name, text) : text)));
-    return place;
+    return parts;
   }
 
   // Replays
