@@ -18,7 +18,7 @@ from mdlm_leaderboard.findings import Finding, findings_of
 from mdlm_leaderboard.rows import Estimate, Row
 from mdlm_leaderboard.samples import write_samples
 from mdlm_leaderboard.scores import BY_NAME, Scores, scores_of
-from mdlm_leaderboard.templates import render, render_markdown
+from mdlm_leaderboard.templates import render, render_markdown, sentences
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.deviations import listed
@@ -205,6 +205,7 @@ def _words(board: Board) -> dict[str, Any]:
     """The variables that the templates of page and Markdown share."""
     return {
         "main": board.main,
+        "terms": sentences("terms", section=board.main) if board.main else [],
         "benchmarked": next((section for section in board.sections if not section.is_suite), None),
         "has_sources": len({row.who.source for row in board.rows}) > 1,
         "cost_heads": COSTS,

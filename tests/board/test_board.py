@@ -326,8 +326,10 @@ def test_a_loss_is_from_2_to_200_masks_in_table_and_headline(tmp_path: Path) -> 
     lines = mask_lines(section)
     assert [one.who.recipe for one in lines] == ["", "MA (CE + TV)", "SFT"], "all that were fine-tuned"
     said = masks_finding(section)
-    assert "the accuracy of base goes from 79.0% to 65.0%. With the adapter MA (CE + TV), 76.0%" in said
-    assert said.endswith("; with SFT, 74.0%. For other word rules, expect base to drop by 13.0 to 15.0 points (95%).")
+    assert (
+        "the accuracy of base falls from 79.0% to 65.0%. With the adapter MA (CE + TV), the accuracy is 76.0%" in said
+    )
+    assert said.endswith("; with SFT, 74.0%. Over other rules, expect base to drop by 13.0 to 15.0 points (95%).")
     _, drawn = headline(section)
     assert [line.name for line in drawn if line.name != "org/other"] == ["MA (CE + TV)", "SFT", "org/base"]
     assert {line.name for line in drawn} >= {row.who.model for row in section.rows if not row.who.adapter} - {"org/ar"}
@@ -575,7 +577,7 @@ def test_a_board_of_positions_alone_shows_these_and_ranks_nothing(tmp_path: Path
     )
     said = markdown(shown)
     assert "| model | after 0 distractors, 50 masks (%) | after 40 distractors, 50 masks (%) |" in said
-    assert "to answer these 64 questions with" in said
+    assert "answers with a letter (64 questions; chance: 33.3%)." in said
     assert not [words for words in ("rank", "Ranked", "mdlm_position", "n = ") if words in said]
 
 
