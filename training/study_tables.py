@@ -184,12 +184,12 @@ def headline(study: Study) -> str:
     n = len(over.changes)
     significant = "significant" if verdict in ("better", "worse") else "not significant"
     return (
-        f"We fine-tuned {n} small models in two ways: padding answers with end-of-text tokens (EOS), as LLaDA does, "
-        "or with masks. With 200 masks:\n\n"
-        f"- {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower after EOS "
-        f"padding than before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
-        f"- The median difference (EOS minus mask padding) is {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
-        f"{chance(over.p)}). Corrected for two comparisons, it is {significant} (*{verdict}*)."
+        f"We fine-tuned {n} small models in two ways. LLaDA's way pads answers with end-of-text tokens (EOS), and ours "
+        "pads them with masks. We then asked each model with 200 masks:\n\n"
+        f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower than "
+        f"before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
+        f"- The median difference between both ways is {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
+        f"{chance(over.p)}). Corrected for two comparisons, it is {significant}, so our verdict is *{verdict}*."
     )
 
 

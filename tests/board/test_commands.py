@@ -53,10 +53,7 @@ def test_the_page_of_the_committed_results(site: Path) -> None:
     )
     assert len(page.ids) == len(set(page.ids))
     assert all(link[1:] in page.ids for link in page.links if link.startswith("#"))
-    assert (
-        "With 200 masks instead of 2, the accuracy of built-in-instruct falls from 70.7% to 0.1%, because 99.5%"
-        in page.text
-    )
+    assert "accuracy of built-in-instruct falls from 70.7% to 0.1%, because 99.5% of its answers" in page.text
     assert "Other settings" in page.text
     markdown = (site / "out" / "LEADERBOARD.md").read_text()
     for line in markdown.splitlines():

@@ -160,7 +160,7 @@ def test_the_registered_analysis_of_planted_models() -> None:
     assert over.changes == pytest.approx([-37.5] * 8)
     assert (first.n_collapsed, second.n_collapsed, verdict) == (8, 0, "worse")
     said = study_tables.headline(found)
-    assert "p = 0.0078). Corrected for two comparisons, it is significant (*worse*)." in said
+    assert "p = 0.0078). Corrected for two comparisons, it is significant, so our verdict is *worse*." in said
     assert over.p == pytest.approx(2 / 2**8)
     over, *_, verdict = study_tables.primary(found)["TV"]
     assert (over.median.mean, over.median.low, over.median.high, over.p, verdict) == (0, 0, 0, 1, "no effect")
