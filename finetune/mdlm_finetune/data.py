@@ -104,6 +104,8 @@ def _stored(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int,
         texts = [message["content"] for message in messages]
         if not answer.strip():
             yield number, "without an answer"
+        elif not any(message["content"].strip() for message in messages if message["role"] != "system"):
+            yield number, "without a prompt"
         elif any(token in text for text in (*texts, answer) for token in special_tokens):
             # The tokenizer would turn such text into the special token, which may be the mask.
             yield number, "with a special token's name in their text"

@@ -140,6 +140,7 @@ def masks_finding(section: Section) -> str:
         sentences(
             "masks",
             pair=pair,
+            best=next((row for row in section.rows if row.rank == "1" and section.shows_ranks), None),
             plain=plain,
             tuned=tuned,
             accuracies=sorted(row.curve("masks")[pair[1]].mean for row in tuned),
