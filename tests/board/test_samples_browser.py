@@ -68,7 +68,7 @@ def test_questions_are_filtered(page: webdriver.Chrome) -> None:
     choose(page, "which", "wrong")
     assert listed(page) == [*told[1:], "Question 0 of chosen"]
     choose(page, "task", "told")
-    assert page.find_element(By.ID, "count").text == "2 of 4 questions"
+    assert page.find_element(By.ID, "count").text == "2 of 4 questions; right in run 1: 1, in run 2: 0"
     choose(page, "order", "longest")
     assert listed(page) == [told[2], told[1]]
     page.find_element(By.NAME, "text").send_keys("TOKEN differs")
@@ -224,5 +224,5 @@ def test_more_questions_than_the_list_shows_at_once_are_small(browser: webdriver
     page = tmp_path / "out" / "index.html"
     assert page.stat().st_size < 10e6
     opened(browser, page.as_uri())
-    assert browser.find_element(By.ID, "count").text == "511 of 511 questions"
+    assert browser.find_element(By.ID, "count").text == "511 of 511 questions; right in run 1: 281, in run 2: 249"
     assert len(browser.find_elements(By.CSS_SELECTOR, "#question .token")) > 1000

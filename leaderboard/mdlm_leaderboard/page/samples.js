@@ -48,6 +48,7 @@ addEventListener("DOMContentLoaded", async () => {
   const first = (scores) => Object.entries(scores).find(([name]) => name.startsWith("exact_match")) ?? Object.entries(scores)[0];
   const rightness = (run) => (first(run.scores) ? first(run.scores)[1] : null);
   const isRight = (run) => rightness(run) === 1;
+  const isCounted = questions.every(({ runs }) => runs.every((run) => [0, 1].includes(rightness(run))));
   const said = (run) => (run.answers ?? []).map((one) => one.text).join("\n");
 
   for (const question of questions) {
@@ -83,7 +84,9 @@ addEventListener("DOMContentLoaded", async () => {
       FITS[form.elements.which.value](one) && (!task || one.task === task) &&
       (!words.length || words.every((word) => searched(one).includes(word))));
     if (form.elements.order.value) shown.sort((one, other) => other.length - one.length);
-    count.textContent = `${shown.length} of ${questions.length} questions`;
+    const [first, second] = labels.map((_, n) => shown.filter(({ right }) => right[n]).length);
+    const rights = labels.length > 1 ? `; right in run 1: ${first}, in run 2: ${second}` : `, ${first} right`;
+    count.textContent = `${shown.length} of ${questions.length} questions${isCounted ? rights : ""}`;
     limit = AT_ONCE;
     draw();
     if (shown.length && !shown.includes(current)) open(shown[0]);
