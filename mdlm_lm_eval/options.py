@@ -511,10 +511,11 @@ def check_names(what: str, given: Mapping[str, object], known: Iterable[str]) ->
     """Raises OptionError for all unknown names among the given ones, each with the nearest known one."""
     unknown = sorted(given.keys() - {*known})
     if len(unknown) == 1:
-        raise unknown_option(what, unknown[0], given[unknown[0]], known)
+        one, hint = _with_hint(unknown[0], given[unknown[0]], known)
+        raise OptionError(f"unknown {what} {one}; {hint or 'docs/options.md lists all of them'}")
     if unknown:
-        said = (_with_hint(name, given[name], known) for name in unknown)
-        raise OptionError(f"unknown {what}s: " + ", ".join(f"{one} ({hint})" if hint else one for one, hint in said))
+        all_ = (_with_hint(name, given[name], known) for name in unknown)
+        raise OptionError(f"unknown {what}s: " + ", ".join(f"{one} ({hint})" if hint else one for one, hint in all_))
 
 
 def unknown_option(what: str, name: object, value: object, known: Iterable[str]) -> OptionError:
