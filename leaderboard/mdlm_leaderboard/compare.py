@@ -130,7 +130,7 @@ def _text(runs: Sequence[Run], names: Sequence[str], tasks: Tasks, metric: str, 
         noise=_noise([run.file for run in runs], by_task, n_questions),
         unmeasured=UNMEASURED,
     )
-    paths = [f"{letter}: {name} ({run.file.path})" for letter, name, run in zip("AB", names, runs, strict=True)]
+    paths = [f"{letter}: {name}, {run.file.path}" for letter, name, run in zip("AB", names, runs, strict=True)]
     rows = [
         [task, f"{factor * one:{form}}", f"{factor * other:{form}}", f"{factor * (other - one):+{form}}"]
         for task, (one, other) in by_task.items()
@@ -193,7 +193,7 @@ def labels(files: Sequence[ResultFile], tasks: Sequence[Sequence[TaskResult]]) -
     """The model and adapter of each file, with the settings in which it differs from the other on any task."""
     words = [[*dict.fromkeys(word for pair in tasks for word in _words(file, pair[n]))] for n, file in enumerate(files)]
     names = [f"{file.model} with {file.adapter}" if file.adapter else file.model for file in files]
-    return [", ".join([name, *own]) for name, own in zip(names, without_shared(words), strict=True)]
+    return [f"{name} ({', '.join(own)})" if own else name for name, own in zip(names, without_shared(words), strict=True)]
 
 
 def _words(file: ResultFile, result: TaskResult) -> list[str]:

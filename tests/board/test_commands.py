@@ -262,9 +262,9 @@ def compared(
 def test_compare_says_a_difference_for_other_word_rules(tmp_path: Path, typed: Typed) -> None:
     second = suite_file(n_masks=200, accuracy=0.6, spread=0.3)
     said = compared(typed, tmp_path, suite_file(n_masks=2, pretrained="m"), second | {"x": 1})
-    assert f"A: m, n_masks=2 ({tmp_path / '0' / 'results_2026-01-31T12-00-00.json'})\n" in said
+    assert f"A: m (n_masks=2), {tmp_path / '0' / 'results_2026-01-31T12-00-00.json'}\n" in said
     assert (
-        "built-in, n_masks=200 is 20.0 points below m, n_masks=2 on 16 tasks (exact_match, 16000 questions): "
+        "built-in (n_masks=200) is 20.0 points below m (n_masks=2) on 16 tasks (exact_match, 16000 questions): "
         "-20.0 (-34.3 to -10.1), significant for other word rules." in said
     )
     assert "| mdlm_country_smallest | 90.0 | 90.0 | +0.0 |" in said
@@ -297,9 +297,9 @@ def test_compare_takes_questions_one_by_one(tmp_path: Path, typed: Typed) -> Non
     right, better = [1] * 600 + [0] * 719, [1] * 580 + [0] * 20 + [1] * 80 + [0] * 639
     first, second = gsm8k_file(600 / 1319), gsm8k_file(660 / 1319, masks=512, n_masks=512)
     said = compared(typed, tmp_path, first, second, (right, better))
-    assert "organisation/model, n_masks=512 is 4.5 points above organisation/model, n_masks=auto on gsm8k" in said
+    assert "organisation/model (n_masks=512) is 4.5 points above organisation/model (n_masks=auto) on gsm8k" in said
     assert "on gsm8k (exact_match,flexible-extract, 1319 questions): +4.5 (+3.1 to +6.0), significant (t test" in said
-    assert "80 questions are right only with organisation/model, n_masks=512, 20 only with" in said
+    assert "80 questions are right only with organisation/model (n_masks=512), and 20 only with" in said
     alike = [1] * 590 + [0] * 10 + [1] * 12 + [0] * 707
     said = compared(typed, tmp_path, first, gsm8k_file(602 / 1319, steps=8), (right, alike))
     assert ": +0.2 (-0.6 to +0.9), not significant (t test over 1319 questions, p = 0.677); 12 questions are" in said
@@ -325,7 +325,7 @@ def test_compare_has_an_interval_over_sets_without_samples(tmp_path: Path, typed
     record = {"first_token": {"letters": "RW" * 10, "sets": sets, "entropy": 0.5}}
     files = [suite_file(n_masks=n, accuracy=0.5, spread=0.0, limit=20, task_record=record) for n in (2, 200)]
     said = compared(typed, tmp_path, *files)
-    assert "built-in, n_masks=200 is level with built-in, n_masks=2 on 16 tasks (exact_match, 320 questions): " in said
+    assert "built-in (n_masks=200) is level with built-in (n_masks=2) on 16 tasks (exact_match, 320 questions): " in said
     assert "not significant (t test over 20 sets of questions, p = 1.000); range over other word rules: +0.0 (" in said
     assert "right with" not in said
 
@@ -345,7 +345,7 @@ def test_compare_says_how_to_get_an_interval_and_that_equals_are_equal(tmp_path:
     assert "None" not in said
     right = [1] * 600 + [0] * 719
     said = compared(typed, tmp_path / "with", first, second, (right, right))
-    assert "equals organisation/model, steps=auto on gsm8k" in said
+    assert "equals organisation/model (steps=auto) on gsm8k" in said
     assert "every question has the same score in both.\n" in said
     assert "0.0 to" not in said
 
@@ -411,10 +411,10 @@ def test_compare_has_one_verdict_and_respects_clusters(tmp_path: Path, typed: Ty
         paths.append(write_answers(tmp_path / str(n), "1", content, right, documents))
     (sentence,) = re.findall(r"^organ.*$", typed("compare", *paths), re.MULTILINE)
     assert sentence == (
-        "organisation/model, steps=15 is 10.4 points below organisation/model, steps=16 on gsm8k "
+        "organisation/model (steps=15) is 10.4 points below organisation/model (steps=16) on gsm8k "
         "(exact_match,flexible-extract, 48 questions): -10.4 (-22.0 to +1.2), not significant (t test over 48 "
-        "questions, p = 0.076); 1 question is right only with organisation/model, steps=15, 6 only with "
-        "organisation/model, steps=16."
+        "questions, p = 0.076); 1 question is right only with organisation/model (steps=15), and 6 only with "
+        "organisation/model (steps=16)."
     )
     by_text = typed("compare", "--cluster", "text", *paths)
     assert "-10.4 (-41.5 to +20.6), not significant (t test over 8 clusters by text, p = 0.454)" in by_text

@@ -42,7 +42,7 @@ def page(browser: webdriver.Chrome, site: str) -> Iterator[webdriver.Chrome]:  #
     media(browser, "")
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert browser.get_log("browser") == []
-    assert browser.title.startswith("Questions of organisation/model, steps=8 and organisation/model, steps=4")
+    assert browser.title.startswith("Questions of organisation/model (steps=8) and organisation/model (steps=4)")
     assert browser.find_elements(By.CSS_SELECTOR, "img, main script, main b") == []
 
 
