@@ -172,9 +172,9 @@ def lost_to_masks(study: Study) -> str:
     """How many models of each arm lose much from 2 to 200 masks, as a sentence."""
     base, sft, masks = (changes(study, arm, arm, "200", minus=("2",)) for arm in ("base", "sft", "sft-masks"))
     return (
-        f"{base.n_collapsed} of {len(base.changes)} models lose more than "
-        f"{COLLAPSE:.0f} points before fine-tuning, {sft.n_collapsed} after EOS padding, and {masks.n_collapsed} after "
-        "mask padding."
+        f"Before fine-tuning, {base.n_collapsed} of {len(base.changes)} models lose more than {COLLAPSE:.0f} points if "
+        f"200 masks follow the prompt instead of 2. After EOS padding, {sft.n_collapsed} models do, and after mask "
+        f"padding, {masks.n_collapsed} models do."
     )
 
 
@@ -185,10 +185,10 @@ def headline(study: Study) -> str:
     significant = "significant" if verdict in ("better", "worse") else "not significant"
     return (
         f"We fine-tuned {n} small models in two ways. LLaDA's way pads answers with end-of-text tokens (EOS), and ours "
-        "pads them with masks. We then asked each model with 200 masks:\n\n"
+        "pads them with masks. Before and after fine-tuning, we appended 200 masks to each question:\n\n"
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower than "
         f"before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
-        f"- The median difference between both ways is {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
+        f"- The median difference between the two ways is {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
         f"{chance(over.p)}). Corrected for two comparisons, it is {significant}, so our verdict is *{verdict}*."
     )
 
@@ -197,17 +197,17 @@ def finding(study: Study) -> str:
     """What EOS padding does, as sentences."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
 
-    open_words = ": the data neither show nor rule out an effect" if verdict == "undecided" else ""
+    open_words = ", because the data neither show nor rule out an effect" if verdict == "undecided" else ""
     return (
         f"We fine-tuned {len(over.changes)} models of 1.1 million parameters in two ways. LLaDA's own fine-tuning pads "
-        "answers with EOS tokens, which the model learns to predict. Our variant pads them with masks instead. "
-        "Brackets are 95% intervals.\n\n"
-        f"- **From 2 to 200 masks:** {lost_to_masks(study)}\n"
-        "- **At 200 masks, fine-tuned against not:** After EOS padding, "
-        f"{below_base(predicted, _ends_of_share(predicted))}. After mask padding, {collapsed(masks)} do.\n"
-        f"- **EOS against mask padding:** With 200 masks, the median difference is {over.median.mean:+z.1f} points "
-        f"({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
-        f"The registered verdict is *{verdict}*{open_words}."
+        "answers with end-of-text tokens (EOS), which the model learns to predict. Our variant pads answers with masks "
+        "instead. Brackets show 95% intervals.\n\n"
+        f"- {lost_to_masks(study)}\n"
+        f"- After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask padding, "
+        f"{masks.n_collapsed} of {len(masks.changes)} models{_ends_of_share(masks)} do.\n"
+        "- EOS padding instead of mask padding changes the accuracy with 200 masks by a median of "
+        f"{over.median.mean:+z.1f} points ({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
+        f"By a rule registered in advance, the verdict is *{verdict}*{open_words}."
     )
 
 
@@ -217,9 +217,9 @@ def control(study: Study) -> str:
     apart = {words: changes(study, arm, arm, "200", minus=("dots",)) for arm, words in arms.items()}
     rows = [(words, signed(over), chance(over.p)) for words, over in apart.items()]
     return (
-        "Do masks cost more than other appended text? We also asked with 199 dots instead. These are medians in "
-        "points, with p before Holm's correction:\n\n"
-        + compact(markdown_table(("models", "200 masks minus 199 dots", "sign test"), rows))
+        "To see whether masks cost more than other text, we also appended 199 dots instead of masks. The table shows "
+        "the median difference in points, and the p value before Holm's correction:\n\n"
+        + compact(markdown_table(("models", "accuracy with 200 masks minus accuracy with 199 dots", "sign test"), rows))
     )
 
 
@@ -238,9 +238,10 @@ def repair(study: Study) -> str:
     _, with_tv, without, _ = primary(study)["TV"]
     ce, ce_tv = (signed(changes(study, arm, "sft", "200")) for arm in ("sft-ce", "sft-ce-tv"))
     return (
-        f"With 200 masks, training with CE alone changes accuracy after EOS padding by a median of {ce} points, and "
-        f"CE + TV by {ce_tv}. Some models still score more than {COLLAPSE:.0f} points below the same model before any "
-        f"fine-tuning: {collapsed(without)} after CE alone, and {collapsed(with_tv)} after CE + TV.\n\n{tv(study)}"
+        f"Training with CE alone changes the accuracy with 200 masks by a median of {ce} points. Training with CE + TV "
+        f"changes it by a median of {ce_tv} points. Some models still score more than {COLLAPSE:.0f} points lower than "
+        f"before any fine-tuning: {collapsed(without)} do after CE alone, and {collapsed(with_tv)} after CE + TV."
+        f"\n\n{tv(study)}"
     )
 
 
@@ -258,7 +259,8 @@ def tables(study: Study) -> str:
     return "\n\n".join(
         (
             f"The table shows medians over the {len(found)} models that count (of {len(study)} seeds), in percent of "
-            "384 questions. Brackets show the lowest and the highest model:",
+            "384 questions. Brackets show the lowest and the highest model. *EOS* is the share of answers that begin with "
+            "EOS:",
             _arms(found),
         )
     )
@@ -272,7 +274,7 @@ def _arms(found: Study) -> str:
         cells = ([percent(model, *what) for model in of] for what in shown)
         rows.append([f"`{arm}`", *(f"{median(one):.1f} ({min(one):.0f}…{max(one):.0f})" for one in cells)])
     heads = [WORDS[ending] if measure == "as decoded" else f"{WORDS[ending]}, {measure}" for ending, measure in shown]
-    return markdown_table(["arm", *heads], rows)
+    return markdown_table(["name", *heads], rows)
 
 
 def secondary(found: Study) -> dict[str, OverModels]:
