@@ -193,7 +193,8 @@ def labels(files: Sequence[ResultFile], tasks: Sequence[Sequence[TaskResult]]) -
     """The model and adapter of each file, with the settings in which it differs from the other on any task."""
     words = [[*dict.fromkeys(word for pair in tasks for word in _words(file, pair[n]))] for n, file in enumerate(files)]
     names = [f"{file.model} with {file.adapter}" if file.adapter else file.model for file in files]
-    return [f"{name} ({', '.join(own)})" if own else name for name, own in zip(names, without_shared(words), strict=True)]
+    apart = [", ".join(own) for own in without_shared(words)]
+    return [f"{name} ({own})" if own else name for name, own in zip(names, apart, strict=True)]
 
 
 def _words(file: ResultFile, result: TaskResult) -> list[str]:

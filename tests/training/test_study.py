@@ -167,7 +167,8 @@ def test_the_registered_analysis_of_planted_models() -> None:
     text = study_tables.finding(found)
     assert "the accuracy with 200 masks by a median of -37.5 points" in text
     assert "8 of 8 models (63 to 100%) score more than 30 points lower with 200 masks than before fine-tuning" in text
-    assert "0 of 8 models lose more than 30 points if 200" in text and "After EOS padding, 8 models do" in text
+    assert "0 of 8 models lose more than 30 points if 200" in text
+    assert "instead of 2. After EOS padding, 8 models do" in text
     rows = study_tables.secondary(found)
     assert rows["`sft` minus `sft-masks`: 200 masks, among letters"].changes == (0,) * 8
     assert rows["`sft`: 200 masks minus 199 dots"].changes == pytest.approx([-62.5] * 8)
