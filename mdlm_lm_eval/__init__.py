@@ -58,7 +58,7 @@ def __getattr__(name: str) -> object:
 
 
 def tasks_path() -> "Path":
-    """Returns the folder with the task suite's YAML files. In a checkout, it is a link to the folder `tasks`."""
+    """Returns the folder with the YAML files of this package's tasks."""
     from pathlib import Path
 
     return Path(__file__).parent.resolve() / "tasks"

@@ -49,22 +49,26 @@ def decode(
     token_frequencies: Tensor | None = None,
     **settings: Any,
 ) -> list[Any]:
-    """Returns the answer to every prompt: the tokens of its masks, or the first `max_gen_toks` of them.
+    """Decodes prompts, and returns their answers in the same order.
 
-    `settings` are options by their names, as `n_masks=4`; they replace those of `options`.
+    - `denoiser`: the model, as `load` returns it.
+    - `prompts`: a list of texts, or of lists of token ids. A single prompt counts as a list of one.
+    - `options`: the decoding options. Other keywords are single options, such as `n_masks=4`, which replace those of
+      `options`.
+    - `return_completions`: whether to return `Completion` objects, which also tell when each token was filled.
+    - `tokenizer`: the tokenizer, as `load` returns it. Without a tokenizer, prompts and answers are lists of token ids.
+      With a tokenizer, answers are texts.
+    - `max_gen_toks`: how many tokens of an answer to return. By default, the tokens of all masks are returned.
+    - `batch_size`: how many prompts run at a time. By default, all prompts run together.
+    - `seeds`: one random seed for each prompt, instead of the option `seed`. Without `seeds`, equal prompts are
+      repetitions, which get different random numbers.
+    - `progress`: a function that is called as `progress(done, total)` after each answer.
+    - `stop_ids`: ids of tokens that end an answer, besides the end tokens of the tokenizer.
+    - `end_think_ids`: the token ids of the option `end_think`, if there is no tokenizer.
+    - `token_frequencies`: a tensor [V], instead of the file that the option of this name gives.
 
-    A prompt is a text or a list of token ids; a single one is a list of one. Answers are lists of token ids, or texts
-    if there is a `tokenizer` (as of `load`). With `return_completions` they are `Completion`s, which also say how each
-    token came to be. `batch_size` prompts run at a time, all by default. `seeds` has one seed for each prompt, which
-    replaces that of `options`; without it, equal prompts are repetitions with different random numbers.
-    `progress(done, total)` is called after each answer.
-
-    An answer ends with its first token of `stop_ids`, and with a tokenizer also with its first end token. Without a
-    tokenizer, `end_think_ids` are the tokens of the option `end_think`. `token_frequencies` [V] replace the file of the
-    option of this name.
-
-    Raises OptionError for arguments of other types, options that this model cannot serve, a canvas that does not fit,
-    and texts or fillers without a tokenizer; NonFiniteLogitsError if a row's logits are NaN or infinite.
+    Raises OptionError for wrong arguments, for options that the model does not support, and for prompts that are too
+    long. Raises NonFiniteLogitsError if logits are NaN or infinite.
     """
     way = _checked(denoiser, options, settings, tokenizer, is_traced=return_completions, in_slots=False)
     if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
@@ -108,9 +112,10 @@ def fill(
     tokenizer: PreTrainedTokenizerBase,
     **settings: Any,
 ) -> list[str]:
-    """Returns the tokens that fill the slots of every text, as one text, like a task with `infill: true`.
+    """Fills the slots of texts, and returns for each text the tokens of its slots, joined to one text.
 
-    Each `<|mask|>` is a slot of one token, `<|mask:8|>` one of eight. `settings` and errors are those of `decode`.
+    - `texts`: a list of texts, or a single text. `<|mask|>` is a slot of one token, and `<|mask:8|>` a slot of eight.
+    - `denoiser`, `options`, `tokenizer` and other keywords are those of `decode`, and so are the errors.
     """
     way = _checked(denoiser, options, settings, tokenizer, is_traced=False, in_slots=True)
     listed = _listed(texts, tokenizer)
@@ -266,11 +271,13 @@ def _decoded(
 
 @dataclass(frozen=True)
 class LogLikelihood:
-    """log p(continuation | context) in nats.
+    """The log-likelihood of a continuation after its context, in nats.
 
-    by_token: the part of the total that each token of `token_ids` adds; empty for `likelihood=read`.
-    is_greedy: whether greedy decoding gives the continuation.
-    standard_error: the total's standard error if it is estimated from samples; None if it is computed exactly.
+    - `total`: the log-likelihood.
+    - `by_token`: the part of the total that each token adds. It is empty for `likelihood=read`.
+    - `token_ids`: the tokens of the continuation.
+    - `is_greedy`: whether greedy decoding gives the continuation.
+    - `standard_error`: the standard error of a total that is estimated from samples. It is None for an exact total.
     """
 
     total: float
@@ -281,7 +288,7 @@ class LogLikelihood:
 
     @property
     def per_token(self) -> float:
-        """The mean over tokens, such as AntiBERTy's and ESM's pseudo-log-likelihood."""
+        """The mean of the log-likelihood over the tokens."""
         return self.total / len(self.token_ids)
 
 
@@ -295,12 +302,19 @@ def log_likelihood(
     batch_size: int = 16,
     **settings: Any,
 ) -> list[LogLikelihood]:
-    """Returns the log-likelihood of each continuation after its context, as `lm_eval` scores the same request.
+    """Computes the log-likelihood of each continuation after its context, as `lm_eval` does for the same request.
 
-    Both are texts, which need a `tokenizer` (as of `load`), or lists of token ids. A single continuation is a list of
-    one, and a single context is used for all continuations. An empty context is the tokenizer's first token.
-    `settings` are options by their names, as `mc_num=8`. Raises OptionError for arguments of other types, options that
-    the model cannot serve, and canvases that do not fit.
+    - `denoiser`: the model, as `load` returns it.
+    - `contexts`: a list with the context of each continuation, or one text for all continuations. An empty context is
+      replaced by the first token of the tokenizer.
+    - `continuations`: a list of continuations, or a single text. Contexts and continuations are both texts, or both
+      lists of token ids.
+    - `options`: the likelihood options. Other keywords are single options, such as `mc_num=8`.
+    - `tokenizer`: the tokenizer, which texts need.
+    - `batch_size`: how many inputs run at a time.
+
+    Raises OptionError for wrong arguments, for options that the model does not support, and for texts that are too
+    long.
     """
     options = _checked_options(denoiser, options, LikelihoodOptions, settings)
     listed: list[Any] = [continuations] if isinstance(continuations, str) else list(continuations)

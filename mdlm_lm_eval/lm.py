@@ -64,9 +64,9 @@ _LONGER = "%d of %d continuations are longer than n_masks=%d and scored at their
 
 
 class MDLM(LoadedModel):
-    """Masked diffusion language model for lm-eval, registered as `mdlm`.
+    """A masked diffusion language model for lm-eval, which `lm_eval --model mdlm` uses.
 
-    Its arguments are those of `--model_args`.
+    The arguments are those of `--model_args`.
     """
 
     _facts: dict[str, Any] | None = None  # the facts that `get_model_info` returned last

@@ -192,12 +192,10 @@ _NOISE_NUM = "Number of random draws averaged for each fixed slot or choice (Dif
 
 @dataclass(frozen=True, init=False, repr=False)
 class DecodingOptions(Options):
-    """How answers are decoded. Lengths are in tokens; None means "not set".
+    """The options of decoding, such as `DecodingOptions(n_masks=4, steps=2)`.
 
-    Options of samplers and row decoders are given like those below: `DecodingOptions(n_masks=4, kl_threshold=0.1)`.
-    They are checked when `way_of` joins them with their sampler.
-    of_ways: the options of samplers and row decoders that were set, as (name, value).
-    given: the names of all options that were set, if there is a guest, whose defaults may differ; otherwise empty.
+    Lengths are in tokens, and None means that an option is not set. Options of single samplers, such as
+    `kl_threshold=0.1`, are keywords as well.
     """
 
     exclusive = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
@@ -312,7 +310,9 @@ class DecodingOptions(Options):
     noise_num: int = option(8, _NOISE_NUM, least=1)
     seed: int = option(0, "Random seed. lm_eval replaces the default by its --seed, 1234", least=0)
 
+    # Options of samplers and row decoders that were set. `way_of` checks them with their sampler.
     of_ways: tuple[tuple[str, Any], ...] = ()
+    # The names of all options that were set, if there is a guest, whose defaults may differ; otherwise empty.
     given: frozenset[str] = frozenset()
 
     def __init__(self, **given: Any) -> None:
@@ -325,7 +325,7 @@ class DecodingOptions(Options):
         self.__post_init__()
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the value of every option by name; of samplers and row decoders, those that are set."""
+        """Returns the value of every option by name. Options of single samplers are included only if they are set."""
         return super().as_dict() | dict(self.of_ways)
 
     def changes(self) -> dict[str, Any]:
@@ -350,7 +350,7 @@ class DecodingOptions(Options):
 
 @dataclass(frozen=True, repr=False)
 class LikelihoodOptions(Options):
-    """How log p(continuation | context) is estimated."""
+    """The options of `log_likelihood`, which estimates log p(continuation | context)."""
 
     likelihood: str = option(
         "auto", "The estimator", choices=lambda: ("auto", "mc", "chain", "duel", "pseudo", "confidence", "read")

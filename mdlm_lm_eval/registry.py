@@ -92,10 +92,10 @@ KINDS = {each.kind: each for each in (SAMPLERS, ROW_DECODERS, UNMASKING, FAMILIE
 
 
 def register(*, name: str, **things: Any) -> None:
-    """Makes an object known by its name: `register(name="mine", sampler=Mine)`.
+    """Adds an object of yours under a name, as in `register(name="mine", sampler=Mine)`.
 
-    `things` are objects by their kinds: sampler, row_decoder, unmasking, family, objective. Raises ValueError if
-    another object of a kind has this name.
+    The keyword says what the object is: `sampler`, `row_decoder`, `unmasking`, `family` or `objective`. Raises
+    ValueError if the name is already taken.
     """
     module = str(sys._getframe(1).f_globals.get("__name__", "__main__"))  # the caller; results record its file
     for kind, thing in things.items():

@@ -41,13 +41,21 @@ def load_denoiser(
     ignore_weights: str | None = None,
     **from_pretrained_kwargs: Any,
 ) -> Denoiser:
-    """The denoiser of a checkpoint. The tokenizer is read only if the config does not name the mask token.
+    """Loads the model of a checkpoint.
 
-    pretrained: a hub id, a folder, or the name of a model that comes with the package. dtype: the checkpoint's own by
-    default. diffusion_family: the family, if the config does not name it. block_length: replaces that of a block
-    diffusion model. ignore_weights: a regular expression of the whole names of unexpected weights to leave out.
-    from_pretrained_kwargs: for transformers. Raises OptionError, before weights are read, for a
-    checkpoint that is no masked diffusion model or that names no mask token.
+    - `pretrained`: a hub id, a folder, or the name of a model that comes with the package.
+    - `dtype`: the type of the weights, by default that of the checkpoint.
+    - `device`: the device, such as `cuda`.
+    - `peft`: the hub id or the folder of an adapter.
+    - `trust_remote_code`, `revision`, `subfolder`: as in transformers.
+    - `diffusion_family`: the family of the model, if the config fits several families.
+    - `mask_token_id`: the id of the mask token, if the config and the tokenizer do not name it.
+    - `shift_logits`: for an unknown model, whether its logits predict the next position, as in Dream.
+    - `block_length`: another block length for a block-diffusion model.
+    - `ignore_weights`: a regular expression. Unexpected weights are left out if it matches their whole names.
+
+    Other keywords go to transformers. Raises OptionError for a checkpoint that is not a masked diffusion model, or
+    that names no mask token.
     """
     if shift_logits not in (True, False, None):
         raise OptionError(f"shift_logits must be true or false, not {shift_logits}")
@@ -149,7 +157,7 @@ def load(
     diffusion_family: str | None = None,
     **of_denoiser: Any,
 ) -> tuple[Denoiser, PreTrainedTokenizerBase]:
-    """Denoiser and tokenizer of a checkpoint. `of_denoiser`: the other arguments of `load_denoiser`."""
+    """Loads a checkpoint, and returns its model and its tokenizer. The arguments are those of `load_denoiser`."""
     source: dict[str, Any] = {"revision": revision, "subfolder": subfolder, "trust_remote_code": trust_remote_code}
     config = load_config(pretrained, diffusion_family=diffusion_family, **source)
     tokenizer = load_tokenizer(pretrained, config=config, **source)

@@ -32,11 +32,16 @@ def load_tokenizer(
     add_bos_token: bool | None = None,
     diffusion_family: str | None = None,
 ) -> PreTrainedTokenizerBase:
-    """The checkpoint's tokenizer, with the mask and padding tokens of the config if it has tokens of these ids.
+    """Loads the tokenizer of a checkpoint, with the mask and padding tokens that the config names.
 
-    pretrained: a hub id, a folder, or a built-in model's name. config: is read from `pretrained` if it is None; then
-    `diffusion_family` names the family, if the config does not. add_bos_token: overrides whether texts begin with BOS
-    (Dream's evaluation adds it, its tokenizer does not). Raises OptionError for a tokenizer of another model.
+    - `pretrained`: a hub id, a folder, or the name of a model that comes with the package.
+    - `config`: the config of the model. By default, it is read from `pretrained`.
+    - `revision`, `subfolder`, `trust_remote_code`: as in transformers.
+    - `use_fast_tokenizer`: whether to prefer the fast tokenizer.
+    - `add_bos_token`: whether texts begin with the BOS token. By default, the tokenizer decides.
+    - `diffusion_family`: the family of the model, if the config fits several families.
+
+    Raises OptionError for the tokenizer of another model.
     """
     pretrained = model_path(pretrained)
     config = config or load_config(

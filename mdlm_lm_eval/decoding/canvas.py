@@ -67,16 +67,19 @@ class FirstToken(NamedTuple):
 
 @dataclass(frozen=True)
 class Completion:
-    """The tokens of a canvas's returned slots, up to and including an EOS or end of turn.
+    """An answer, with what happened while it was decoded.
 
-    n_written: returned slots that hold a token, including those after an EOS.
-    events: with the option `trace`, all changes of the canvas in their order.
-    first: the model's answer at the first slot, None without labels.
+    - `token_ids`: the tokens of the answer, up to the token that ends it.
+    - `text`: the answer as a text. It is None without a tokenizer.
+    - `finish_reason`: `ended_by_eos`, or `cut` if no token ended the answer.
+    - `filled`: for each token, the `step` that filled it, the model's `confidence` then, and the number of later
+      `edits`. It is empty if your own sampler decoded.
+    - `events`: all changes of tokens in their order, with the option `trace`.
+    - `cost`: counts of forward passes and of tokens.
+    - `n_written`: the number of returned masks that were filled, including those after the end of the answer.
+    - `first`: the model's answer at the first mask, for tasks with labels such as A, B and C.
 
-    `decode` sets three more fields.
-    text: the tokens as text, None without a tokenizer.
-    filled: the step and the confidence of each token; empty if a guest decoded.
-    finish_reason: `ended_by_eos`, or `cut` if no token ended the answer.
+    `decode` sets `text`, `filled` and `finish_reason`.
     """
 
     token_ids: list[int]
@@ -90,7 +93,7 @@ class Completion:
 
     @property
     def passes(self) -> int:
-        """The number of forward passes that decoded it."""
+        """The number of forward passes that decoded the answer."""
         return self.cost.forward_passes
 
 

@@ -35,21 +35,14 @@ class NonFiniteLogitsError(ArithmeticError):
 
 
 class Denoiser:
-    """A model, and the facts that are needed to denoise with it.
+    """A loaded model, as `load` returns it, with the facts that are needed to decode with it.
 
-    model: a transformers model, or a PEFT model around one.
-    shift: whether its output at position i predicts the token at i + 1, like Dream's.
-    attention: which positions see each other.
-    edits: whether it was trained to correct tokens that it wrote, like LLaDA2.1.
-    read, generate: as in `Family`, for a model without a mask token, and one with a method of its own.
-    rows_alone: whether padding would change its logits, so that each row of a padded batch runs alone.
-    compiled: whether its layers are compiled. If they, or a GPU's graphs, cannot be made, an error is raised.
-    fused: whether kernels that join small operations are bound to its modules; then the number of these by kind.
-    cuda_graphs: whether passes that come again run as CUDA graphs, on a GPU and if the model can be captured.
-
-    `forward_passes` counts the model's calls (NFE), `canvas_count` and `token_count` the canvases and positions of
-    these calls, including guidance and padding.
-    Raises OptionError for a model that cannot be compiled or fused.
+    - `model`: the model of transformers, or an adapter of PEFT around it.
+    - `mask_token_id`, `pad_token_id`: the ids of the mask token and of the padding token.
+    - `shift`: whether the output at position i predicts the token at i + 1, as in Dream.
+    - `attention`: which positions see each other.
+    - `forward_passes`: how often the model was called so far.
+    - `canvas_count`, `token_count`: the rows and positions of these calls, including guidance and padding.
     """
 
     def __init__(
@@ -68,6 +61,15 @@ class Denoiser:
         fused: bool = False,
         cuda_graphs: bool = True,
     ) -> None:
+        """Binds a model. Raises OptionError for one that cannot be compiled or fused.
+
+        edits: whether it was trained to correct tokens that it wrote, like LLaDA2.1.
+        read, generate: as in `Family`, for a model without a mask token, and one with a method of its own.
+        rows_alone: whether padding would change its logits, so that each row of a padded batch runs alone.
+        compiled: whether to compile its layers. If they, or a GPU's graphs, cannot be made, an error is raised.
+        fused: whether to bind kernels that join small operations; the attribute is the number of these by kind.
+        cuda_graphs: whether passes that come again run as CUDA graphs, on a GPU and if the model can be captured.
+        """
         self.model: Any = model
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
         self.attention, self.edits, self.read, self.generate = attention, edits, read, generate
