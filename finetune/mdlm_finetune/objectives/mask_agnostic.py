@@ -39,17 +39,20 @@ def mask_agnostic_loss(
     divergence: Divergence = "tv",
     weighting: Weighting = "1/p",
 ) -> MaskAgnosticLoss:
-    """alpha L_CE + beta L_TV (section 6.1 of the mask sensitivity paper), averaged over the examples of a batch.
+    """Computes the mask-agnostic loss alpha L_CE + beta L_TV of a batch (section 6.1 of "Masks Can Be Distracting").
 
-    `logits_1` and `logits_2` [N, V] are the predictions of two views at the N masked answer positions of the batch,
-    `targets` [N] the tokens there, and `example` [N] the examples that they belong to: 0 .. B - 1. `mask_ratio` [B] is
-    the p of each example.
+    - `logits_1`, `logits_2`: the predictions [N, V] of two views of the batch, at its N masked answer tokens.
+    - `targets`: the right tokens [N].
+    - `example`: for each of the N tokens, the number of its example, from 0 to B - 1.
+    - `mask_ratio`: the probability p [B] with which the answer tokens of each example were masked.
+    - `alpha`, `beta`: the weights of the two terms.
+    - `divergence`: `tv` for the L1 distance, `kl` for (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2, or `none` for no L_TV.
+    - `weighting`: `1/p`, or `none` to leave out the factors 1 / p and p.
 
-    With n_m masked answer tokens in an example, its terms are
-    L_CE = -1 / (2 p n_m) sum over views and positions of log p(target), and
-    L_TV = p / n_m sum over positions of |p_1 - p_2|_1 (the L1 distance, without the half of total variation).
-    `divergence` "kl" replaces the L1 distance by the symmetric (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2, "none" by zero.
-    `weighting` "none" drops 1 / p and p. Raises ValueError if an example has no masked answer token.
+    The terms of an example with n_m masked answer tokens are
+    L_CE = -1 / (2 p n_m) sum over views and tokens of log p(target), and
+    L_TV = p / n_m sum over tokens of |p_1 - p_2|_1 (the L1 distance, without the half of total variation).
+    The loss is the mean over the examples. Raises ValueError if an example has no masked answer token.
     """
     n_examples = mask_ratio.shape[0]
     n_masked = torch.bincount(example, minlength=n_examples)  # [B]
