@@ -61,7 +61,7 @@ def tables() -> str:
         )
         group, tasks = (re.sub("pos0$", "pos{p}", name) for name in (group, tasks))
         rows.append(f"|`{group}`|`{tasks}`|{form}|{examples}|{settings.get('question', 'right')}|")
-    rows += ["", f"`{{rule}}`: {', '.join(WRONG_CATEGORIES)}; `{{distractor}}`: {', '.join(DISTRACTOR_RULES)}."]
+    rows += ["", f"`{{rule}}` is one of {', '.join(WRONG_CATEGORIES)}. `{{distractor}}` is {' or '.join(DISTRACTOR_RULES)}."]
     return "\n".join(["", *rows, "", ""])
 
 
