@@ -61,7 +61,8 @@ def tables() -> str:
         )
         group, tasks = (re.sub("pos0$", "pos{p}", name) for name in (group, tasks))
         rows.append(f"|`{group}`|`{tasks}`|{form}|{examples}|{settings.get('question', 'right')}|")
-    rows += ["", f"`{{rule}}` is one of {', '.join(WRONG_CATEGORIES)}. `{{distractor}}` is {' or '.join(DISTRACTOR_RULES)}."]
+    rules, distractors = ", ".join(WRONG_CATEGORIES), " or ".join(DISTRACTOR_RULES)
+    rows += ["", f"`{{rule}}` is one of {rules}. `{{distractor}}` is {distractors}."]
     return "\n".join(["", *rows, "", ""])
 
 
