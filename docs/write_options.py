@@ -106,9 +106,10 @@ def write_checks(folder: Path) -> None:
     header = ("their sampler", "checkpoints", "settings", "passes with different choices", "same answers")
     table = markdown_table(header, [(name, *_compared(found)) for name, found in by_sampler.items()])
     most = max(row["logits_differ_by"] for row in rows if row["network"] != "ours")
-    differ = f"differ by at most {most:.1g}" if most else "are exactly equal"
+    logits = f"differ by at most {most:.1g}" if most else "are exactly equal"
     causes = {f"In passes with different choices, {cause}." for row in rows for cause in row["causes"]}
-    replace_table(folder / "verified.md", "authors", "\n\n".join([table, *sorted(causes), f"The logits of their networks and ours {differ}."]))
+    text = "\n\n".join([table, *sorted(causes), f"The logits of their networks and ours {logits}."])
+    replace_table(folder / "verified.md", "authors", text)
 
 
 def _their_sampler(row: dict[str, Any]) -> str:
