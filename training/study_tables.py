@@ -259,8 +259,8 @@ def tables(study: Study) -> str:
     return "\n\n".join(
         (
             f"The table shows medians over the {len(found)} models that count (of {len(study)} seeds), in percent of "
-            "384 questions. Brackets show the lowest and the highest model. *Among letters* is the accuracy if the model "
-            "could choose only A, B or C. *EOS* is the share of answers that begin with EOS:",
+            "384 questions. Brackets show the lowest and the highest model. *Among letters* is the accuracy if the "
+            "model could choose only A, B or C. *EOS* is the share of answers that begin with EOS:",
             _arms(found),
         )
     )
