@@ -207,7 +207,7 @@ def finding(study: Study) -> str:
         f"{masks.n_collapsed} of {len(masks.changes)} models{_ends_of_share(masks)} do.\n"
         "- EOS padding instead of mask padding changes the accuracy with 200 masks by a median of "
         f"{over.median.mean:+z.1f} points ({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
-        f"By a rule registered in advance, the verdict is *{verdict}*{open_words}."
+        f"The verdict is *{verdict}*{open_words}."
     )
 
 
