@@ -302,14 +302,14 @@ def test_compare_takes_questions_one_by_one(tmp_path: Path, typed: Typed) -> Non
     assert "80 questions are right only with organisation/model (n_masks=512), and 20 only with" in said
     alike = [1] * 590 + [0] * 10 + [1] * 12 + [0] * 707
     said = compared(typed, tmp_path, first, gsm8k_file(602 / 1319, steps=8), (right, alike))
-    assert ": +0.2 (-0.6 to +0.9), not significant (t test over 1319 questions, p = 0.677); 12 questions are" in said
+    assert ": +0.2 (-0.6 to +0.9), not significant (t test over 1319 questions, p = 0.677). 12 questions are" in said
     assert UNMEASURED in said
     noise = {"task": "gsm8k", "change": {"dtype": "float32"}, "share": 0.006, "interval": [0.002, 0.018]}
     for file in (first, second):
         file["config"]["mdlm"]["check"] = {"verdict": "no fault", "stale": [], "noise_floor": noise}
     said = compared(typed, tmp_path, first, second, (right, better))
-    flips = "rounding alone (dtype=float32) flips 0.6% of answers (0.2% to 1.8%), 7.91 of these."
-    assert re.search(rf"1319 questions, p < 0.001\); [^\n]*; {re.escape(flips)}", said)
+    flips = "Rounding alone (dtype=float32) flips 0.6% of answers (0.2% to 1.8%), 7.91 of these."
+    assert re.search(rf"1319 questions, p < 0.001\). [^\n]*\. {re.escape(flips)}", said)
     assert UNMEASURED not in said
     second["config"]["mdlm"]["check"] = first["config"]["mdlm"]["check"] = {
         **file["config"]["mdlm"]["check"],
@@ -326,7 +326,7 @@ def test_compare_has_an_interval_over_sets_without_samples(tmp_path: Path, typed
     files = [suite_file(n_masks=n, accuracy=0.5, spread=0.0, limit=20, task_record=record) for n in (2, 200)]
     said = compared(typed, tmp_path, *files)
     assert "built-in (n_masks=200) is level with built-in (n_masks=2) on 16 tasks (exact_match, 320 " in said
-    assert "not significant (t test over 20 sets of questions, p = 1.000); range over other word rules: +0.0 (" in said
+    assert "not significant (t test over 20 sets of questions, p = 1.000). Range over other word rules: +0.0 (" in said
     assert "right with" not in said
 
 
@@ -413,7 +413,7 @@ def test_compare_has_one_verdict_and_respects_clusters(tmp_path: Path, typed: Ty
     assert sentence == (
         "organisation/model (steps=15) is 10.4 points below organisation/model (steps=16) on gsm8k "
         "(exact_match,flexible-extract, 48 questions): -10.4 (-22.0 to +1.2), not significant (t test over 48 "
-        "questions, p = 0.076); 1 question is right only with organisation/model (steps=15), and 6 only with "
+        "questions, p = 0.076). 1 question is right only with organisation/model (steps=15), and 6 only with "
         "organisation/model (steps=16)."
     )
     by_text = typed("compare", "--cluster", "text", *paths)
