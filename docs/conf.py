@@ -18,7 +18,7 @@ from mdlm_lm_eval import __version__
 project = "mdlm-lm-eval"
 author = "mdlm-lm-eval contributors"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_external_toc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx_external_toc"]
 external_toc_path = "docs/_toc.yml"
 root_doc = "docs/index"
 include_patterns = [

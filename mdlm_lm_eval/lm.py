@@ -46,8 +46,8 @@ logger = logging.getLogger(__name__)
 show_errors_and_warnings_alone()
 
 _CUT = (
-    "%d of %d prompts do not fit into the model's context of %d tokens beside what is appended: the worst keeps "
-    "the last %d of %d tokens; a lower n_masks leaves more"
+    "%d of %d prompts were cut on the left, because prompt and masks exceed the model's context of %d tokens; at "
+    "worst, the last %d of %d tokens of a prompt are left; set a lower n_masks"
 )
 _PLAIN = "%d of %d prompts hold %s as plain text; for slots, write <|mask|> in a task with infill: true"
 _NO_SLOTS = "%d of %d prompts hold <|mask|> as plain text; a task's infill: true makes it a slot"

@@ -187,7 +187,7 @@ DEFAULT_SAMPLER = "schedule"
 MODES = ("diffusion", "ar", "linear_spec")
 # Estimators whose sums rank answers, and are neither a likelihood nor a bound of one.
 RANKINGS = ("pseudo", "confidence", "read")
-_NOISE_NUM = "Number of random draws averaged for each fixed slot or choice (DiffusionGemma)"
+_NOISE_NUM = "Number of random draws that are averaged for each slot or choice (DiffusionGemma)"
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -246,7 +246,7 @@ class DecodingOptions(Options):
     )
     entropy_bound: float | None = option(
         None,
-        "Fill the surest masks whose entropies, without the largest, sum to at most this (EB-sampler)",
+        "Fill the surest masks, as long as their entropies without the largest sum to at most this (EB-sampler)",
         least=0,
     )
     sampler: str = option(
@@ -414,7 +414,7 @@ class ModelOptions(Options):
         None,
         "Leave out unexpected weights, such as further heads, if this regular expression matches their whole names",
     )
-    diffusion_family: str | None = option(None, "Family of a checkpoint whose config fits several")
+    diffusion_family: str | None = option(None, "The family to use if the config fits several families")
     cuda_graphs: bool = option(
         True, "On a GPU, run small passes as CUDA graphs if the model can be captured", silent=True
     )
@@ -427,7 +427,7 @@ class ModelOptions(Options):
     )
     cache_audit: float | None = option(
         None,
-        "With cache=prefix or dual: how many requests of a task to decode exactly as well (up to 1: their share)",
+        "With cache=prefix or dual: how many requests of a task (up to 1: which share) to decode again without it",
         above=0,
     )
     log_likelihood_draws: str | None = option(

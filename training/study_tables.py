@@ -172,9 +172,9 @@ def lost_to_masks(study: Study) -> str:
     """How many models of each arm lose much from 2 to 200 masks, as a sentence."""
     base, sft, masks = (changes(study, arm, arm, "200", minus=("2",)) for arm in ("base", "sft", "sft-masks"))
     return (
-        f"Before fine-tuning, {base.n_collapsed} of {len(base.changes)} models lose more than {COLLAPSE:.0f} points if "
-        f"200 masks follow the prompt instead of 2. After EOS padding, {sft.n_collapsed} models do, and after mask "
-        f"padding, {masks.n_collapsed} models do."
+        f"From 2 to 200 masks, {base.n_collapsed} of {len(base.changes)} models lose more than {COLLAPSE:.0f} points "
+        f"before fine-tuning, {sft.n_collapsed} models after EOS padding, and {masks.n_collapsed} models after mask "
+        "padding."
     )
 
 
@@ -188,8 +188,9 @@ def headline(study: Study) -> str:
         "pads them with masks. Before and after fine-tuning, we appended 200 masks to each question:\n\n"
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower than "
         f"before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
-        f"- The median difference between the two ways is {over.median.mean:+z.1f} points (95%: {_ends(over)}; "
-        f"{chance(over.p)}). Corrected for two comparisons, it is {significant}, so our verdict is *{verdict}*."
+        f"- The median effect of EOS padding instead of mask padding is {over.median.mean:+z.1f} points (95%: "
+        f"{_ends(over)}; {chance(over.p)}). Corrected for two comparisons, it is {significant}, so our verdict is "
+        f"*{verdict}*."
     )
 
 
@@ -202,10 +203,10 @@ def finding(study: Study) -> str:
         f"We fine-tuned {len(over.changes)} models of 1.1 million parameters in two ways. LLaDA's own fine-tuning pads "
         "answers with end-of-text tokens (EOS), which the model learns to predict. Our variant pads answers with masks "
         "instead. Brackets show 95% intervals.\n\n"
-        f"- {lost_to_masks(study)}\n"
-        f"- After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask padding, "
-        f"{masks.n_collapsed} of {len(masks.changes)} models{_ends_of_share(masks)} do.\n"
-        "- EOS padding instead of mask padding changes the accuracy with 200 masks by a median of "
+        f"- **More masks:** {lost_to_masks(study)}\n"
+        f"- **Fine-tuning:** After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask "
+        f"padding, {masks.n_collapsed} of {len(masks.changes)} models{_ends_of_share(masks)} do.\n"
+        "- **EOS against mask padding:** With 200 masks, the median difference is "
         f"{over.median.mean:+z.1f} points ({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
         f"The verdict is *{verdict}*{open_words}."
     )

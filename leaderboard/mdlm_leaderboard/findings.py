@@ -66,7 +66,7 @@ def findings_of(board: Board, folder: Path) -> Iterator[Finding]:
         stem, described = "figures/headline", f"{caption} Lines: {'; '.join(line.label for line in lines)}."
         levels = {"chance": CHANCE}
         if board.main.setting.asks == "mdlm_rules":
-            levels["spelling alone, at most"] = board.main.spelling_alone
+            levels["best score by spelling alone"] = board.main.spelling_alone
         plot.save_light_and_dark(_drawn(lines, levels, colours), folder / stem)
         yield Finding(board.main, "", sentence, stem, caption, described)
     for section in board.sections:

@@ -165,10 +165,9 @@ def test_the_registered_analysis_of_planted_models() -> None:
     over, *_, verdict = study_tables.primary(found)["TV"]
     assert (over.median.mean, over.median.low, over.median.high, over.p, verdict) == (0, 0, 0, 1, "no effect")
     text = study_tables.finding(found)
-    assert "the accuracy with 200 masks by a median of -37.5 points" in text
+    assert "the median difference is -37.5 points" in text
     assert "8 of 8 models (63 to 100%) score more than 30 points lower with 200 masks than before fine-tuning" in text
-    assert "0 of 8 models lose more than 30 points if 200" in text
-    assert "instead of 2. After EOS padding, 8 models do" in text
+    assert "0 of 8 models lose more than 30 points before fine-tuning, 8 models after EOS padding" in text
     rows = study_tables.secondary(found)
     assert rows["`sft` minus `sft-masks`: 200 masks, among letters"].changes == (0,) * 8
     assert rows["`sft`: 200 masks minus 199 dots"].changes == pytest.approx([-62.5] * 8)

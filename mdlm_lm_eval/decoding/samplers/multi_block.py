@@ -60,7 +60,8 @@ class MultiBlock(Sampler):
     )
     active_threshold: float | None = option(
         None,
-        "Once a block is filled to this share, fill at least one mask per pass in the next. none: only in the first",
+        "Once this share of a block is filled, also fill at least one mask per pass in the next block. none: only "
+        "in the first block",
         least=0,
         most=1,
     )
@@ -68,9 +69,7 @@ class MultiBlock(Sampler):
         None, "Fill every mask whose entropy is at most this, in nats. Replaces confidence_threshold", least=0
     )
     surest_anywhere: bool = option(False, "Always fill the surest mask of all open blocks")
-    block_causal: bool = option(
-        False, "With full attention: hide later blocks from each block. The prompt is one block"
-    )
+    block_causal: bool = option(False, "With full attention: no block sees later blocks. The prompt is one block")
     stop_at_eos: bool = STOP_AT_EOS
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
