@@ -172,9 +172,8 @@ def lost_to_masks(study: Study) -> str:
     """How many models of each arm lose much from 2 to 200 masks, as a sentence."""
     base, sft, masks = (changes(study, arm, arm, "200", minus=("2",)) for arm in ("base", "sft", "sft-masks"))
     return (
-        f"From 2 to 200 masks, {base.n_collapsed} of {len(base.changes)} models lose more than {COLLAPSE:.0f} points "
-        f"before fine-tuning, {sft.n_collapsed} models after EOS padding, and {masks.n_collapsed} models after mask "
-        "padding."
+        f"More than {COLLAPSE:.0f} points from 2 to 200 masks are lost by {base.n_collapsed} of {len(base.changes)} "
+        f"models before fine-tuning, {sft.n_collapsed} after EOS padding and {masks.n_collapsed} after mask padding."
     )
 
 
@@ -184,13 +183,13 @@ def headline(study: Study) -> str:
     n = len(over.changes)
     significant = "significant" if verdict in ("better", "worse") else "not significant"
     return (
-        f"We fine-tuned {n} small models in two ways. LLaDA's way pads answers with end-of-text tokens (EOS), and ours "
-        "pads them with masks. Before and after fine-tuning, we appended 200 masks to each question:\n\n"
+        f"We fine-tuned {n} small models in two ways. LLaDA pads answers with end-of-text tokens (EOS). We also padded "
+        "them with masks. Before and after fine-tuning, we appended 200 masks to each question:\n\n"
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower than "
         f"before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
         f"- The median effect of EOS padding instead of mask padding is {over.median.mean:+z.1f} points (95%: "
-        f"{_ends(over)}; {chance(over.p)}). Corrected for two comparisons, it is {significant}, so our verdict is "
-        f"*{verdict}*."
+        f"{_ends(over)}; {chance(over.p)}). After correction for two comparisons, it is {significant}, so our verdict "
+        f"is *{verdict}*."
     )
 
 
@@ -369,8 +368,8 @@ def _drawn(found: Study, columns: int) -> Figure:
     figure = Figure(figsize=(1.3 * columns + 0.2, 1.9 * n_rows + 0.5))
     figure.set_layout_engine("constrained")
     title = (
-        f"{len(found)} small models. Orange models collapse: they score more than {COLLAPSE:.0f} points below the same "
-        "model before fine-tuning, both with 200 masks. CE and CE + TV aim to repair this. Registered verdict "
+        f"{len(found)} small models. Orange models collapse: with 200 masks, they score more than {COLLAPSE:.0f} "
+        "points lower than before fine-tuning. Two more losses (CE and CE + TV) try to repair this. Registered verdict "
         f"on EOS padding: {primary(found)['EOS padding'][3]}."
     )
     figure.suptitle(fill(title, width=21 * columns, break_on_hyphens=False), x=0.01, horizontalalignment="left")

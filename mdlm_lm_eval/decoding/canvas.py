@@ -76,7 +76,7 @@ class Completion:
       `edits`. It is empty if your own sampler decoded.
     - `events`: all changes of tokens in their order, with the option `trace`.
     - `cost`: counts of forward passes and of tokens.
-    - `n_written`: the number of returned masks that were filled, including those after the end of the answer.
+    - `n_written`: the number of filled masks, including masks after the end of the answer.
     - `first`: the model's answer at the first mask, for tasks with labels such as A, B and C.
 
     `decode` sets `text`, `filled` and `finish_reason`.

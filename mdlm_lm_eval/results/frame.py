@@ -37,15 +37,14 @@ _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", 
 def load(folder: str | Path, columns: Literal["short", "all"] = "short") -> pd.DataFrame:
     """All result files under `folder`, one row per (file, task or group, metric). Warns about files that it leaves out.
 
-    The columns are those of `SHORT`, or all:
+    `columns` is "short" for a selection, or "all":
 
     - `score`: lm-eval's score, for accuracies from 0 to 1
-    - `low`, `high`: its 95% interval over `n` questions: a score interval for shares, 1.96 standard errors for other
-      scores. For tasks of the few-shot suite, it is over whole sets if samples are beside the file or first tokens are
-      recorded
+    - `low`, `high`: its 95% interval over `n` questions: Wilson's for shares, 1.96 standard errors for other scores.
+      In the few-shot suite, a set of questions counts once if samples or first tokens are recorded
     - `masks`: the number of masks that was asked for; missing if questions differ in it
     - `setting`: the settings that differ from the defaults, in words
-    - `share`: the `Score` from which a difference to another row is computed; among all columns, as those that follow
+    - `share`: for differences between rows (only among all columns, as those that follow)
     - `group`: the group that a task or group belongs to in its file ("" at the top)
 
     The names of `COSTS`, digests, versions and every decoding or likelihood option in effect are further columns.

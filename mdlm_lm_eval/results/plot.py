@@ -163,7 +163,7 @@ def masks(results: pd.DataFrame | str | Path) -> Figure | None:
 
     Bands are the 95% intervals `low` to `high`; panels with more than three lines have no bands. A line with two mask
     counts is dotted, and its intervals are bars. Scores that do not compare, such as those of another `--limit`, have a
-    panel of their own, with a warning. Of two results of one line and mask count that disagree, neither is drawn.
+    panel of their own, with a warning. If two results for the same point disagree, neither is drawn.
     Returns None, with a NothingToDrawWarning, if mask counts do not differ.
     """
     found = _by_table(benchmarks(_framed(results)).dropna(subset=["masks"]))

@@ -127,8 +127,8 @@ class MaskAgnostic(Objective):
         if n_passes >= self.curriculum_passes:
             return None
         return (
-            f"curriculum_passes={self.curriculum_passes} is more than the {n_passes} passes of this run: "
-            f"it has at most {self.max_masks(n_passes - 1)} masks, not masks_end={self.masks_end}"
+            f"the {n_passes} passes of this run are fewer than curriculum_passes={self.curriculum_passes}: the number "
+            f"of masks grows only to {self.max_masks(n_passes - 1)}, not to masks_end={self.masks_end}"
         )
 
     def max_masks(self, forward_backward_pass: int) -> int:

@@ -6,6 +6,8 @@ document.documentElement.classList.add("js");
 addEventListener("DOMContentLoaded", () => {
   const AT_ONCE = 100; // rows of a table: a browser lays out a thousand in a third of a second
   const form = document.querySelector(".filters");
+  const terms = document.querySelector("details.terms");
+  if (terms) terms.open = innerWidth > 1100; // beside the figure, where it takes no room
   const [count, said] = ["count", "said"].map((id) => document.getElementById(id));
   const tables = [...document.querySelectorAll(".section .table > table")];
   const entries = [...document.querySelectorAll(".entry")].map((body) => ({

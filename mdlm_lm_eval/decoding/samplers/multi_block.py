@@ -60,8 +60,7 @@ class MultiBlock(Sampler):
     )
     active_threshold: float | None = option(
         None,
-        "Once this share of a block is filled, also fill at least one mask per pass in the next block. none: only "
-        "in the first block",
+        "Once this share of a block is filled, each pass also fills a mask of the next block. none: first block only",
         least=0,
         most=1,
     )
