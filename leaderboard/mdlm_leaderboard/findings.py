@@ -1,8 +1,9 @@
 """The board's findings: figures, each with a sentence about its numbers. The paper's figures are in `report_page`."""
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -82,15 +83,14 @@ def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mappin
     ours = re.sub(r"[^\w.]+", "-", "".join(f"-{part}" for part in parts if part))
     for n, (name, lines) in enumerate(table.groupby("x", sort=False)):
         own = pd.DataFrame([*lines["row"]])
-        with warnings.catch_warnings(action="ignore", category=plot.NothingToDrawWarning):
-            speed, by_masks = plot.frontier(own, colours=colours), plot.masks(own)
         said = " ".join(speed_findings(section, str(name)))
         title = f"{own['task'][0]} ({own['metric'][0].removesuffix(',none')})"
+        speed, by_masks = partial(plot.frontier, own, colours=colours), partial(plot.masks, own)
         drawn = ("frontier", speed, "Accuracy against speed.", said), ("by-masks", by_masks, "Accuracy by masks.", "")
-        for kind, figure, words, sentence in drawn:
-            if figure and n < _MOST_FIGURES:
+        for kind, draw, words, sentence in drawn if n < _MOST_FIGURES else ():
+            with suppress(plot.NothingToDraw):
                 stem = f"figures/{kind}{ours}{f'-{n + 1}' if n else ''}"
-                plot.save_light_and_dark(figure, folder / stem)
+                plot.save_light_and_dark(draw(), folder / stem)
                 yield Finding(section, title, sentence, stem, words, f"{title}: {words}")
 
 

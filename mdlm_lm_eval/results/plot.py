@@ -145,7 +145,7 @@ def _lit(colour: str) -> str:
 # Results
 
 
-class NothingToDrawWarning(UserWarning):
+class NothingToDraw(OptionError):
     """The reason why there is no figure."""
 
 
@@ -158,13 +158,13 @@ class Chart(Figure):
         return buffer.getvalue()
 
 
-def masks(results: pd.DataFrame | str | Path) -> Figure | None:
+def masks(results: pd.DataFrame | str | Path) -> Figure:
     """Score by the number of masks, with a panel per benchmark and a line per model and setting.
 
     Bands are the 95% intervals `low` to `high`; panels with more than three lines have no bands. A line with two mask
     counts is dotted, and its intervals are bars. Scores that do not compare, such as those of another `--limit`, have a
     panel of their own, with a warning. If two results for the same point disagree, neither is drawn.
-    Returns None, with a NothingToDrawWarning, if mask counts do not differ.
+    Raises NothingToDraw if mask counts do not differ.
     """
     found = _by_table(benchmarks(_framed(results)).dropna(subset=["masks"]))
     place = ["panel", *_WHO, "masks"]
@@ -208,13 +208,13 @@ def _by_table(found: pd.DataFrame) -> pd.DataFrame:
 
 def frontier(
     results: pd.DataFrame | str | Path, cost: str | None = None, colours: Mapping[str, str] | None = None
-) -> Figure | None:
+) -> Figure:
     """Score against speed, with a panel per benchmark.
 
     `cost` is one of `SPEEDS`; by default positions per token, or a time on one machine if these do not differ. A line
     joins the settings of a checkpoint that no other beats: solid for exact answers, dashed for approximate caches.
     Hollow points do not differ significantly from a neighbour on the line. `colours` maps names of adapters and models
-    to colours. Returns None, with a NothingToDrawWarning, if no two settings differ in speed.
+    to colours. Raises NothingToDraw if no two settings differ in speed.
     """
     found = _by_table(benchmarks(_framed(results)))
     costs = found[[*COSTS]].astype(object).where(found[[*COSTS]].notna(), None).to_dict("records")
@@ -243,11 +243,10 @@ def _labels(frame: pd.DataFrame, column: str) -> list[str]:
 
 
 @figure_style()
-def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], label: str, needed: str) -> Figure | None:
+def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], label: str, needed: str) -> Figure:
     every = list(found.groupby("panel", sort=False))
     if not every:
-        warnings.warn(f"nothing to draw: no two {needed}", NothingToDrawWarning, stacklevel=4)
-        return None
+        raise NothingToDraw(f"nothing to draw: no two {needed}")
     groups = every[:_MOST_PANELS]
     if len(every) > len(groups):
         warnings.warn(f"only {len(groups)} of {len(every)} panels are drawn: choose rows of the frame", stacklevel=4)

@@ -397,12 +397,11 @@ def test_a_frontier_of_equal_tokens_per_pass_is_of_tokens_per_second(tmp_path: P
         write(tmp_path, **{cache: gsm8k_file(0.7, cache=cache, block_length=32, task_record={"cost": spent})})
     frame = load(tmp_path, columns="all")
     figure = plot.frontier(frame)
-    assert figure
     assert figure.axes[0].get_xlabel() == "tokens per second"
-    with pytest.warns(plot.NothingToDrawWarning, match="differ in tokens per pass"):
-        assert plot.frontier(frame, "tokens_per_pass") is None
-    with pytest.warns(plot.NothingToDrawWarning, match="differ in their number of masks"):
-        assert plot.masks(frame) is None
+    with pytest.raises(plot.NothingToDraw, match="differ in tokens per pass"):
+        plot.frontier(frame, "tokens_per_pass")
+    with pytest.raises(plot.NothingToDraw, match="differ in their number of masks"):
+        plot.masks(frame)
 
 
 def test_a_line_joins_only_what_the_board_would_put_into_one_table(tmp_path: Path) -> None:
