@@ -246,7 +246,7 @@ class DecodingOptions(Options):
     )
     entropy_bound: float | None = option(
         None,
-        "Fill the surest masks while the sum of their entropies, minus the largest, is at most this (EB-sampler)",
+        "Fill the surest masks while their entropies, without the largest, sum to at most this (EB-sampler)",
         least=0,
     )
     sampler: str = option(

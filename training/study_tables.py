@@ -172,8 +172,8 @@ def lost_to_masks(study: Study) -> str:
     """How many models of each arm lose much from 2 to 200 masks, as a sentence."""
     base, sft, masks = (changes(study, arm, arm, "200", minus=("2",)) for arm in ("base", "sft", "sft-masks"))
     return (
-        f"More than {COLLAPSE:.0f} points from 2 to 200 masks are lost by {base.n_collapsed} of {len(base.changes)} "
-        f"models before fine-tuning, {sft.n_collapsed} after EOS padding and {masks.n_collapsed} after mask padding."
+        f"From 2 to 200 masks, {base.n_collapsed} of {len(base.changes)} models lose more than {COLLAPSE:.0f} points "
+        f"before fine-tuning, {sft.n_collapsed} after EOS padding and {masks.n_collapsed} after mask padding."
     )
 
 
@@ -183,13 +183,12 @@ def headline(study: Study) -> str:
     n = len(over.changes)
     significant = "significant" if verdict in ("better", "worse") else "not significant"
     return (
-        f"We fine-tuned {n} small models in two ways. LLaDA pads answers with end-of-text tokens (EOS). We also padded "
-        "them with masks. Before and after fine-tuning, we appended 200 masks to each question:\n\n"
+        f"We fine-tuned {n} small models in two ways: with answers padded by end-of-text tokens (EOS), as in LLaDA, "
+        "and with answers padded by masks. Then we appended 200 masks to each question:\n\n"
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower than "
         f"before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
-        f"- The median effect of EOS padding instead of mask padding is {over.median.mean:+z.1f} points (95%: "
-        f"{_ends(over)}; {chance(over.p)}). After correction for two comparisons, it is {significant}, so our verdict "
-        f"is *{verdict}*."
+        f"- EOS padding scores a median of {_lower(over)} than mask padding. After correction for two comparisons, "
+        f"this is {significant} ({chance(over.p)} before), so our verdict is *{verdict}*."
     )
 
 
@@ -205,8 +204,8 @@ def finding(study: Study) -> str:
         f"- **More masks:** {lost_to_masks(study)}\n"
         f"- **Fine-tuning:** After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask "
         f"padding, {masks.n_collapsed} of {len(masks.changes)} models{_ends_of_share(masks)} do.\n"
-        "- **EOS against mask padding:** With 200 masks, the median difference is "
-        f"{over.median.mean:+z.1f} points ({_ends(over)}; {chance(over.p)} before Holm's correction).\n\n"
+        f"- **Padding:** With 200 masks, EOS padding scores a median of {_lower(over)} than mask padding "
+        f"({chance(over.p)} before Holm's correction).\n\n"
         f"The verdict is *{verdict}*{open_words}."
     )
 
@@ -227,9 +226,8 @@ def tv(study: Study) -> str:
     """What TV adds to CE after EOS padding, in two sentences."""
     over, _, _, verdict = primary(study)["TV"]
     return (
-        f"With 200 masks, adding TV to CE changes the accuracy by a median of {over.median.mean:+z.1f} points over "
-        f"{len(over.changes)} models ({_ends(over)}; {chance(over.p)}). By a rule "
-        f"registered in advance, the verdict is *{verdict}*."
+        f"With 200 masks, CE + TV scores a median of {_lower(over)} than CE alone over {len(over.changes)} models "
+        f"({chance(over.p)}), so our registered verdict is *{verdict}*."
     )
 
 
@@ -243,6 +241,14 @@ def repair(study: Study) -> str:
         f"before any fine-tuning: {collapsed(without)} do after CE alone, and {collapsed(with_tv)} after CE + TV."
         f"\n\n{tv(study)}"
     )
+
+
+def _lower(over: OverModels) -> str:
+    """A median change as "6.3 points (95%: 0.8 to 28.9) lower"."""
+    sign = 1 if over.median.mean > 0 else -1
+    ends = sorted(sign * end for end in (over.median.low, over.median.high) if end is not None)
+    interval = f" (95%: {ends[0]:z.1f} to {ends[1]:z.1f})" if ends else ""
+    return f"{sign * over.median.mean:.1f} points{interval} {'higher' if sign > 0 else 'lower'}"
 
 
 def _ends(over: OverModels) -> str:

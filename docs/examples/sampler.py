@@ -43,7 +43,7 @@ class PathPlanning(Sampler):
         return [Step(fill=n_masks, back=n_masks - sum(counts[: i + 1])) for i in range(steps)]
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
-        """By the logarithm of the confidence, which is 0 at best; that of filled tokens times `eta`."""
+        """Ranks by log confidence (at most 0), multiplied by `eta` for filled tokens."""
         from mdlm_lm_eval.decoding.selection import lowest
 
         score = view.confidence.log()

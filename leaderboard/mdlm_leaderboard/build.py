@@ -14,7 +14,7 @@ import yaml
 from mdlm_leaderboard.board import Board, Section, board_of
 from mdlm_leaderboard.columns import change, first_token_share
 from mdlm_leaderboard.compare import published_in_words
-from mdlm_leaderboard.findings import Finding, findings_of
+from mdlm_leaderboard.findings import Finding, after_table, findings_of
 from mdlm_leaderboard.rows import Estimate, Row
 from mdlm_leaderboard.samples import write_samples
 from mdlm_leaderboard.scores import BY_NAME, Scores, scores_of
@@ -205,6 +205,7 @@ def _words(board: Board) -> dict[str, Any]:
     """The variables that the templates of page and Markdown share."""
     return {
         "main": board.main,
+        "after": after_table(board.main) if board.main else "",
         "terms": sentences("terms", section=board.main) if board.main else [],
         "benchmarked": next((section for section in board.sections if not section.is_suite), None),
         "has_sources": len({row.who.source for row in board.rows}) > 1,

@@ -64,6 +64,8 @@ def findings_of(board: Board, folder: Path) -> Iterator[Finding]:
     colours = plot.colours_of([*(who.model for who in found), *(who.recipe for who in found if who.adapter)])
     if board.main and (sentence := masks_finding(board.main)):
         caption, lines = headline(board.main)
+        ends = [end for line in lines for one in line.curve.values() for end in one.interval.ends]
+        caption += " The axis does not begin at 0." if _limits(ends)[0] > 0 else ""
         stem, described = "figures/headline", f"{caption} Lines: {'; '.join(line.label for line in lines)}."
         levels = {"chance": CHANCE}
         if board.main.setting.asks == "mdlm_rules":
@@ -133,9 +135,6 @@ def masks_finding(section: Section) -> str:
     pair, lines = section.pair, mask_lines(section)
     plain = sorted((row for row in lines if not row.who.adapter), key=lambda row: _loss_of(row, section).mean)
     tuned = [row for row in lines if row.who.adapter]
-    named = [plain[0], plain[-1]] if len(plain) > 1 else plain
-    scores = [[row.curve("masks")[n].over_rules for n in pair] for row in named]
-    over_rules = [difference(most, few).scaled(100) for few, most in scores if few and most]
     return " ".join(
         sentences(
             "masks",
@@ -144,12 +143,22 @@ def masks_finding(section: Section) -> str:
             plain=plain,
             tuned=tuned,
             accuracies=sorted(row.curve("masks")[pair[1]].mean for row in tuned),
-            over_rules=over_rules if len(over_rules) == len(named) else [],
             loss=loss,
             share=first_token_share,
             built_in=BUILT_IN,
         )
     )
+
+
+def after_table(section: Section) -> str:
+    """Whether all rows differ, and the drops of models for other word rules, in sentences."""
+    drops = []
+    for row in _one_step(section):
+        few, most = (row.curve("masks")[n].over_rules for n in section.pair)
+        if few and most and not row.who.adapter:
+            drops.append((section.who(row), difference(most, few).scaled(100)))
+    numbers = [str(n + 1) for n in range(len(section.rows))]
+    return " ".join(sentences("after", section=section, drops=drops, numbers=numbers))
 
 
 def speed_findings(section: Section, name: str) -> list[str]:

@@ -97,10 +97,10 @@ def test_a_single_run_marks_its_answer_against_the_target(browser: webdriver.Chr
     assert "question question" in wrong.text
     assert "target" not in wrong.text
     question = browser.find_element(By.ID, "question")
-    assert "Target and answer compared" in question.text
-    assert [one.text for one in question.find_elements(By.CSS_SELECTOR, ".difference ins")] == ["a", " "]
+    assert "From the answer to the target" in question.text
+    assert [one.text for one in question.find_elements(By.CSS_SELECTOR, ".difference del")] == ["a", " "]
     right.click()
-    assert "From the target" not in question.text
+    assert "From the answer" not in question.text
     chosen.click()
     assert "</script>" in question.find_element(By.CSS_SELECTOR, "h3 + .text").text  # the target's text, not its place
     ticked = [row for row in question.find_elements(By.CSS_SELECTOR, "tbody tr") if "✓" in row.text]

@@ -134,8 +134,8 @@ addEventListener("DOMContentLoaded", async () => {
       parts.push(make("h3", same ? "Both runs gave the same answer" : "Runs 1 and 2 compared"));
       if (!same) parts.push(difference(visible(answers[0]), visible(answers[1])));
     } else if (answers[0] && question.target !== "" && !question.right[0]) {
-      parts.push(make("h3", "Target and answer compared"));
-      parts.push(difference(visible(question.target.trim()), visible(answers[0].trim())));
+      parts.push(make("h3", "From the answer to the target"));
+      parts.push(difference(visible(answers[0].trim()), visible(question.target.trim())));
     }
     question.runs.forEach((run, n) => parts.push(...runOf(question, run, n)));
     article.replaceChildren(...parts);
