@@ -107,7 +107,7 @@ def write_checks(folder: Path) -> None:
     table = markdown_table(header, [(name, *_compared(found)) for name, found in by_sampler.items()])
     most = max(row["logits_differ_by"] for row in rows if row["network"] != "ours")
     logits = f"differ by at most {most:.1g}" if most else "are exactly equal"
-    causes = {f"In passes with different choices, {cause}." for row in rows for cause in row["causes"]}
+    causes = {f"Where choices differ, {cause}." for row in rows for cause in row["causes"]}
     text = "\n\n".join([table, *sorted(causes), f"The logits of their networks and ours {logits}."])
     replace_table(folder / "verified.md", "authors", text)
 

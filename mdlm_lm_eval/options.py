@@ -246,7 +246,7 @@ class DecodingOptions(Options):
     )
     entropy_bound: float | None = option(
         None,
-        "Fill the surest masks while their entropies, without the largest, sum to at most this (EB-sampler)",
+        "Fill the surest masks whose entropies, minus the largest, add up to at most this (EB-sampler)",
         least=0,
     )
     sampler: str = option(
@@ -427,14 +427,14 @@ class ModelOptions(Options):
     )
     cache_audit: float | None = option(
         None,
-        "With cache=prefix or dual: requests of each task to decode again without it (up to 1: a share)",
+        "With cache=prefix or dual: requests per task (up to 1: a share) to decode again without it",
         above=0,
     )
     log_likelihood_draws: str | None = option(
         None, "Folder for Parquet files with each token's log-probability in each draw of a likelihood", silent=True
     )
     check: str | None = option(
-        None, "mdlm-check report to cite in results. Default: the saved one of the same model", silent=True
+        None, "mdlm-check report to cite in results. Default: the saved report of this model", silent=True
     )
 
     def __post_init__(self) -> None:

@@ -168,15 +168,6 @@ def below_base(over: OverModels, ends: str = "") -> str:
     )
 
 
-def lost_to_masks(study: Study) -> str:
-    """How many models of each arm lose much from 2 to 200 masks, as a sentence."""
-    base, sft, masks = (changes(study, arm, arm, "200", minus=("2",)) for arm in ("base", "sft", "sft-masks"))
-    return (
-        f"From 2 to 200 masks, {base.n_collapsed} of {len(base.changes)} models lose more than {COLLAPSE:.0f} points "
-        f"before fine-tuning, {sft.n_collapsed} after EOS padding and {masks.n_collapsed} after mask padding."
-    )
-
-
 def headline(study: Study) -> str:
     """What EOS padding does, in a few sentences."""
     over, predicted, masks, verdict = primary(study)["EOS padding"]
@@ -187,8 +178,8 @@ def headline(study: Study) -> str:
         "and with answers padded by masks. Then we appended 200 masks to each question:\n\n"
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower than "
         f"before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
-        f"- EOS padding scores a median of {_lower(over)} than mask padding. After correction for two comparisons, "
-        f"this is {significant} ({chance(over.p)} before), so our verdict is *{verdict}*."
+        f"- Compared with mask padding, EOS padding {_moves(over)}. Corrected for two comparisons, this is "
+        f"{significant} (uncorrected {chance(over.p)}), so our verdict is *{verdict}*."
     )
 
 
@@ -201,10 +192,9 @@ def finding(study: Study) -> str:
         f"We fine-tuned {len(over.changes)} models of 1.1 million parameters in two ways. LLaDA's own fine-tuning pads "
         "answers with end-of-text tokens (EOS), which the model learns to predict. Our variant pads answers with masks "
         "instead. Brackets show 95% intervals.\n\n"
-        f"- **More masks:** {lost_to_masks(study)}\n"
-        f"- **Fine-tuning:** After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask "
+        f"- **Before and after:** After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask "
         f"padding, {masks.n_collapsed} of {len(masks.changes)} models{_ends_of_share(masks)} do.\n"
-        f"- **Padding:** With 200 masks, EOS padding scores a median of {_lower(over)} than mask padding "
+        f"- **EOS against mask padding:** With 200 masks, EOS padding {_moves(over)}, compared with mask padding "
         f"({chance(over.p)} before Holm's correction).\n\n"
         f"The verdict is *{verdict}*{open_words}."
     )
@@ -226,8 +216,8 @@ def tv(study: Study) -> str:
     """What TV adds to CE after EOS padding, in two sentences."""
     over, _, _, verdict = primary(study)["TV"]
     return (
-        f"With 200 masks, CE + TV scores a median of {_lower(over)} than CE alone over {len(over.changes)} models "
-        f"({chance(over.p)}), so our registered verdict is *{verdict}*."
+        f"With 200 masks and {len(over.changes)} models, CE + TV {_moves(over)}, compared with CE alone "
+        f"({chance(over.p)}). Our registered verdict is *{verdict}*."
     )
 
 
@@ -243,12 +233,13 @@ def repair(study: Study) -> str:
     )
 
 
-def _lower(over: OverModels) -> str:
-    """A median change as "6.3 points (95%: 0.8 to 28.9) lower"."""
+def _moves(over: OverModels) -> str:
+    """A median change as "lowers accuracy by a median of 6.3 points (95%: 0.8 to 28.9)"."""
     sign = 1 if over.median.mean > 0 else -1
     ends = sorted(sign * end for end in (over.median.low, over.median.high) if end is not None)
     interval = f" (95%: {ends[0]:z.1f} to {ends[1]:z.1f})" if ends else ""
-    return f"{sign * over.median.mean:.1f} points{interval} {'higher' if sign > 0 else 'lower'}"
+    median = f"a median of {sign * over.median.mean:.1f} points{interval}"
+    return f"{'raises' if sign > 0 else 'lowers'} accuracy by {median}"
 
 
 def _ends(over: OverModels) -> str:

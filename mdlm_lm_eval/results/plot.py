@@ -202,7 +202,7 @@ def _by_table(found: pd.DataFrame) -> pd.DataFrame:
         if several:
             panels[rows.index] = [f"{name}, {one}" for one in words]
             shown = "; ".join(dict.fromkeys(words))
-            warnings.warn(f"{name} has results that do not compare, a panel for each: {shown}", stacklevel=3)
+            warnings.warn(f"{name} has results that do not compare, and no shared panel: {shown}", stacklevel=3)
     return found.assign(panel=panels)
 
 
