@@ -235,11 +235,11 @@ def repair(study: Study) -> str:
 
 def _moves(over: OverModels) -> str:
     """A median change as "lowers accuracy by a median of 6.3 points (95%: 0.8 to 28.9)"."""
-    sign = 1 if over.median.mean > 0 else -1
+    sign = -1 if over.median.mean < 0 else 1
     ends = sorted(sign * end for end in (over.median.low, over.median.high) if end is not None)
     interval = f" (95%: {ends[0]:z.1f} to {ends[1]:z.1f})" if ends else ""
-    median = f"a median of {sign * over.median.mean:.1f} points{interval}"
-    return f"{'raises' if sign > 0 else 'lowers'} accuracy by {median}"
+    verb = "lowers" if sign < 0 else "raises" if over.median.mean else "changes"
+    return f"{verb} accuracy by a median of {sign * over.median.mean:.1f} points{interval}"
 
 
 def _ends(over: OverModels) -> str:
