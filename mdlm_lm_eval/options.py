@@ -246,7 +246,7 @@ class DecodingOptions(Options):
     )
     entropy_bound: float | None = option(
         None,
-        "Fill the surest masks whose entropies, minus the largest, add up to at most this (EB-sampler)",
+        "Fill the surest masks while their summed entropy, without the largest, is at most this (EB-sampler)",
         least=0,
     )
     sampler: str = option(

@@ -78,7 +78,10 @@ _BESIDE = "#8a8a8a"  # the colour of settings that another beats
 # The meanings of a point's marker, and of its fill.
 _KEY = (
     {"o": "circles: exact decoding", "D": "diamonds: approximate caches", "*": "stars: guests"},
-    {"hollow": "hollow: no significant difference to a neighbour", "": "grey: another is at least as good and as fast"},
+    {
+        "hollow": "hollow: not significantly different from a neighbour",
+        "": "grey: another setting of the model is as good and fast",
+    },
 )
 _CLOSE = 0.07  # a share of an axis: points that are closer on both axes share a label
 
@@ -202,7 +205,9 @@ def _by_table(found: pd.DataFrame) -> pd.DataFrame:
         if several:
             panels[rows.index] = [f"{name}, {one}" for one in words]
             shown = "; ".join(dict.fromkeys(words))
-            warnings.warn(f"{name} has results that do not compare, and no shared panel: {shown}", stacklevel=3)
+            warnings.warn(
+                f"{name} has results that are not comparable, and are not drawn together: {shown}", stacklevel=3
+            )
     return found.assign(panel=panels)
 
 
@@ -224,7 +229,7 @@ def frontier(
     known = found.dropna(subset=[cost])
     speeds = known.groupby("panel")[cost].transform("nunique")
     draw = partial(_draw_frontier, cost=cost, colours=colours or {})
-    faster = "" if SPEEDS[cost] else ", fewer is faster"
+    faster = "" if SPEEDS[cost] else ", less is faster"
     return _panels(known[speeds > 1], draw, COSTS[cost] + faster, f"settings differ in {COSTS[cost]}")
 
 

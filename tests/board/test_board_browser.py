@@ -169,7 +169,7 @@ def test_differences_are_to_the_row_that_is_chosen(page: webdriver.Chrome) -> No
     assert not note.is_displayed()
     row(page, BASE).find_element(By.CSS_SELECTOR, ".pick input").send_keys(Keys.SPACE)
     assert cell(BASE) == own[0]
-    assert "two rows can share one although their own difference is significant" in note.text
+    assert "rows with a significant difference can share a rank" in note.text
     assert re.match(r"70\.0 -5\.0 \(-6\.\d to -4\.\d\)", cell(OTHER))
     assert cell(MA) == "87.5 +12.5 (median of +13.0, +12.0)", "two seeds have no interval"
     row(page, OTHER).find_element(By.CLASS_NAME, "rank").click()

@@ -409,7 +409,7 @@ def test_a_line_joins_only_what_the_board_would_put_into_one_table(tmp_path: Pat
     cells |= {f"few{n}": gsm8k_file(0.9, masks=n, n_masks=n, asked=10, limit=10) for n in (2, 50, 200)}
     cells |= {f"other{n}": gsm8k_file(0.4, masks=n, n_masks=n, weights="b" * 64) for n in (2, 200)}
     write(tmp_path, **cells)
-    with pytest.warns(UserWarning, match="do not compare, and no shared panel: all questions; limit=10.0"):
+    with pytest.warns(UserWarning, match="not comparable, and are not drawn together: all questions; limit=10.0"):
         figure = plot.masks(tmp_path)
     assert figure
     whole, limited = figure.axes

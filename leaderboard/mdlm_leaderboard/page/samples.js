@@ -132,7 +132,7 @@ addEventListener("DOMContentLoaded", async () => {
     if (question.runs.length > 1 && question.runs.every((run) => run.answers)) {
       const same = answers[0] === answers[1];
       parts.push(make("h3", same ? "Both runs gave the same answer" : "Runs 1 and 2 compared"));
-      if (!same) parts.push(difference(visible(answers[0]), visible(answers[1])));
+      if (!same) parts.push(difference(visible(answers[0]), visible(answers[1]), "difference runs"));
     } else if (answers[0] && question.target !== "" && !question.right[0]) {
       parts.push(make("h3", "From the answer to the target"));
       parts.push(difference(visible(answers[0].trim()), visible(question.target.trim())));
@@ -189,12 +189,12 @@ addEventListener("DOMContentLoaded", async () => {
   }
 
   // The difference between two answers.
-  function difference(from, to) {
+  function difference(from, to, kind = "difference") {
     const [a, b] = unitsOf(from, to);
     const isOfSlots = a.length === b.length && !/\s/.test(from + to); // one character each: a line below the other
     const line = (own, other, name) => own.map((one, n) => [one === other[n] ? "" : name, one]);
     const parts = isOfSlots ? [...line(a, b, "del"), ["", "\n"], ...line(b, a, "ins")] : changes(a, b);
-    const place = textOf("", "text difference");
+    const place = textOf("", `text ${kind}`);
     place.append(...parts.map(([name, text]) => (name ? make(name, text) : text)));
     return place;
   }

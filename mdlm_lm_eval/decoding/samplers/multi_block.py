@@ -60,7 +60,8 @@ class MultiBlock(Sampler):
     )
     active_threshold: float | None = option(
         None,
-        "Once this share of a block is filled, each pass also fills a mask of the next block. none: first block only",
+        "Once this share of a block is filled, each pass also fills a mask of the next block. none: only of "
+        "the first open block",
         least=0,
         most=1,
     )
