@@ -131,7 +131,7 @@ addEventListener("DOMContentLoaded", async () => {
     const answers = question.runs.map(said);
     if (question.runs.length > 1 && question.runs.every((run) => run.answers)) {
       const same = answers[0] === answers[1];
-      parts.push(make("h3", same ? "Both runs gave the same answer" : "Runs 1 and 2 compared"));
+      parts.push(make("h3", same ? "Both runs gave the same answer" : "Runs 1 (underlined) and 2 compared"));
       if (!same) parts.push(difference(visible(answers[0]), visible(answers[1]), "difference runs"));
     } else if (answers[0] && question.target !== "" && !question.right[0]) {
       parts.push(make("h3", "From the answer to the target"));
