@@ -55,7 +55,7 @@ CASES = [
     Case("llada", _LLADA, "generate", _BLOCKS),
     Case("llada", _LLADA, "generate", f"{_BLOCKS} steps=4 cfg_scale=1.5"),
     Case("llada", _FAST_LLADA, "generate", f"{_BLOCKS} confidence_threshold=0.01"),
-    Case("llada", _FAST_LLADA, "generate_with_dual_cache", f"{_BLOCKS} cache=dual", "", "their pass reuses the cache"),
+    Case("llada", _FAST_LLADA, "generate_with_dual_cache", f"{_BLOCKS} cache=dual", "", "their code reuses cached"),
     Case(
         "llada", _FAST_LLADA, "generate", f"{_BLOCKS} confidence_threshold=0.01", "threshold=0.001", "threshold=0.001"
     ),

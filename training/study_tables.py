@@ -178,8 +178,8 @@ def headline(study: Study) -> str:
         "and with answers padded by masks. Then we appended 200 masks to each question:\n\n"
         f"- After EOS padding, {predicted.n_collapsed} of {n} models score more than {COLLAPSE:.0f} points lower than "
         f"before fine-tuning. After mask padding, {masks.n_collapsed or 'none'} does.\n"
-        f"- Compared with mask padding, EOS padding {_moves(over)}. Corrected for two comparisons, this is "
-        f"{significant} (uncorrected {chance(over.p)}), so our verdict is *{verdict}*."
+        f"- Compared with mask padding, EOS padding {_moves(over)}. This is {significant} after correction for two "
+        f"comparisons ({chance(over.p)} before), so our verdict is *{verdict}*."
     )
 
 
@@ -234,12 +234,8 @@ def repair(study: Study) -> str:
 
 
 def _moves(over: OverModels) -> str:
-    """A median change as "lowers accuracy by a median of 6.3 points (95%: 0.8 to 28.9)"."""
-    sign = -1 if over.median.mean < 0 else 1
-    ends = sorted(sign * end for end in (over.median.low, over.median.high) if end is not None)
-    interval = f" (95%: {ends[0]:z.1f} to {ends[1]:z.1f})" if ends else ""
-    verb = "lowers" if sign < 0 else "raises" if over.median.mean else "changes"
-    return f"{verb} accuracy by a median of {sign * over.median.mean:.1f} points{interval}"
+    """A median change as "changes accuracy by a median of -6.3 points (95%: -28.9 to -0.8)"."""
+    return f"changes accuracy by a median of {over.median.mean:+z.1f} points (95%: {_ends(over)})"
 
 
 def _ends(over: OverModels) -> str:

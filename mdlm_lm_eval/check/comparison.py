@@ -35,7 +35,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 # Largest difference of logits by dtype; more than that means another network.
 _TOLERATED = {torch.float32: 1e-2, torch.bfloat16: 1.0, torch.float16: 0.25}
 _ROUNDING = 1e-5  # rounding error of float32 confidences
-_PARTS = "their pass reuses cached values where ours computes them again"
+_PARTS = "their code reuses cached values and ours recomputes them"
 
 
 @dataclass(frozen=True)

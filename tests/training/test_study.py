@@ -160,13 +160,13 @@ def test_the_registered_analysis_of_planted_models() -> None:
     assert over.changes == pytest.approx([-37.5] * 8)
     assert (first.n_collapsed, second.n_collapsed, verdict) == (8, 0, "worse")
     said = study_tables.headline(found)
-    assert "this is significant (uncorrected p = 0.0078), so our verdict is *worse*." in said
+    assert "This is significant after correction for two comparisons (p = 0.0078 before), so our verdict" in said
     assert over.p == pytest.approx(2 / 2**8)
     over, *_, verdict = study_tables.primary(found)["TV"]
     assert (over.median.mean, over.median.low, over.median.high, over.p, verdict) == (0, 0, 0, 1, "no effect")
-    assert "CE + TV changes accuracy by a median of 0.0 points (95%: 0.0 to 0.0)" in study_tables.tv(found)
+    assert "CE + TV changes accuracy by a median of +0.0 points (95%: +0.0 to +0.0)" in study_tables.tv(found)
     text = study_tables.finding(found)
-    assert "EOS padding lowers accuracy by a median of 37.5 points (95%: 37.5 to 37.5), compared with" in text
+    assert "EOS padding changes accuracy by a median of -37.5 points (95%: -37.5 to -37.5), compared" in text
     assert "8 of 8 models (63 to 100%) score more than 30 points lower with 200 masks than before fine-tuning" in text
     rows = study_tables.secondary(found)
     assert rows["`sft` minus `sft-masks`: 200 masks, among letters"].changes == (0,) * 8
