@@ -300,7 +300,7 @@ def test_the_readme_names_what_spelling_and_the_last_examples_give() -> None:
     found = [row.strip("|").split("|") for row in baselines.rules_table().splitlines()[2:]]
     spelled, read = ([share for _, share in rows] for rows in (found[:4], found[4:]))
     readme = " ".join((tasks_path() / "README.md").read_text(encoding="utf-8").split())
-    assert f"words scores up to {spelled[-1]}." in readme
+    assert f"are spelt can score up to {spelled[-1]}." in readme
     assert f"{read[2]} with only the last 5 of the 50 examples, and {float(read[3]):.0f} with the last 20" in readme
     assert max(map(float, spelled)) == float(spelled[-1]) == SPELLING_ALONE
 
