@@ -511,17 +511,16 @@ def check_names(what: str, given: Mapping[str, object], known: Iterable[str]) ->
     """Raises OptionError for all unknown names among the given ones, each with the nearest known one."""
     unknown = sorted(given.keys() - {*known})
     if len(unknown) == 1:
-        one, hint = _with_hint(unknown[0], given[unknown[0]], known)
-        raise OptionError(f"unknown {what} {one}; {hint or 'docs/options.md lists all of them'}")
+        raise unknown_option(what, unknown[0], given[unknown[0]], known, "docs/options.md lists all of them")
     if unknown:
-        all_ = (_with_hint(name, given[name], known) for name in unknown)
-        raise OptionError(f"unknown {what}s: " + ", ".join(f"{one} ({hint})" if hint else one for one, hint in all_))
+        said = (_with_hint(name, given[name], known) for name in unknown)
+        raise OptionError(f"unknown {what}s: " + ", ".join(f"{one} ({hint})" if hint else one for one, hint in said))
 
 
-def unknown_option(what: str, name: object, value: object, known: Iterable[str]) -> OptionError:
-    """Returns the error for an unknown name; it names a known one that is spelt or meant alike."""
+def unknown_option(what: str, name: object, value: object, known: Iterable[str], listed: str = "") -> OptionError:
+    """Returns the error for an unknown name. It names a known one that is spelt or meant alike, else where all are."""
     said, hint = _with_hint(name, value, known)
-    return OptionError(f"unknown {what} {said}" + (f"; {hint}" if hint else ""))
+    return OptionError("; ".join(filter(None, (f"unknown {what} {said}", hint or listed))))
 
 
 def _with_hint(name: object, value: object, known: Iterable[str]) -> tuple[str, str | None]:

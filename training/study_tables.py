@@ -131,8 +131,8 @@ def chance(p: float) -> str:
 
 
 def collapsed(over: OverModels) -> str:
-    """How many models collapse, such as "3 of 20 (3 to 38%)"."""
-    return f"{over.n_collapsed} of {len(over.changes)}{_ends_of_share(over)}"
+    """How many models collapse, such as "3 of 20 models (3 to 38%)"."""
+    return f"{over.n_collapsed} of {len(over.changes)} models{_ends_of_share(over)}"
 
 
 def _ends_of_share(over: OverModels) -> str:
@@ -193,7 +193,7 @@ def finding(study: Study) -> str:
         "answers with end-of-text tokens (EOS), which the model learns to predict. Our variant pads answers with masks "
         "instead. Brackets show 95% intervals.\n\n"
         f"- **Before and after:** After EOS padding, {below_base(predicted, _ends_of_share(predicted))}. After mask "
-        f"padding, {masks.n_collapsed} of {len(masks.changes)} models{_ends_of_share(masks)} do.\n"
+        f"padding, {collapsed(masks)} do.\n"
         f"- **EOS against mask padding:** With 200 masks, EOS padding {_moves(over)}, compared with mask padding "
         f"({chance(over.p)} before Holm's correction).\n\n"
         f"The verdict is *{verdict}*{open_words}."
@@ -235,12 +235,9 @@ def repair(study: Study) -> str:
 
 def _moves(over: OverModels) -> str:
     """A median change as "changes accuracy by a median of -6.3 points (95%: -28.9 to -0.8)"."""
-    return f"changes accuracy by a median of {over.median.mean:+z.1f} points (95%: {_ends(over)})"
-
-
-def _ends(over: OverModels) -> str:
     low, high = over.median.low, over.median.high
-    return "no interval" if low is None or high is None else f"{low:+.1f} to {high:+.1f}"
+    ends = "no interval" if low is None or high is None else f"95%: {low:+z.1f} to {high:+z.1f}"
+    return f"changes accuracy by a median of {over.median.mean:+z.1f} points ({ends})"
 
 
 # Tables

@@ -64,8 +64,7 @@ def findings_of(board: Board, folder: Path) -> Iterator[Finding]:
     colours = plot.colours_of([*(who.model for who in found), *(who.recipe for who in found if who.adapter)])
     if board.main and (sentence := masks_finding(board.main)):
         caption, lines = headline(board.main)
-        ends = [end for line in lines for one in line.curve.values() for end in one.interval.ends]
-        caption += " The axis does not begin at 0." if _limits(ends)[0] > 0 else ""
+        caption += " The axis does not begin at 0." if _limits(lines)[0] > 0 else ""
         stem, described = "figures/headline", f"{caption} Lines: {'; '.join(line.label for line in lines)}."
         levels = {"chance": CHANCE}
         if board.main.setting.asks == "mdlm_rules":
@@ -157,8 +156,8 @@ def after_table(section: Section) -> str:
         few, most = (row.curve("masks")[n].over_rules for n in section.pair)
         if few and most and not row.who.adapter:
             drops.append((section.who(row), difference(most, few).scaled(100)))
-    numbers = [str(n + 1) for n in range(len(section.rows))]
-    return " ".join(sentences("after", section=section, drops=drops, numbers=numbers))
+    all_differ = section.shows_ranks and all(row.rank == str(n) for n, row in enumerate(section.rows, 1))
+    return " ".join(sentences("after", section=section, drops=drops, all_differ=all_differ))
 
 
 def speed_findings(section: Section, name: str) -> list[str]:
@@ -226,7 +225,7 @@ def _drawn(lines: Sequence[Line], levels: Mapping[str, float], colours: Mapping[
             axes.plot(list(line.curve), percents, marker=marker, linestyle=style, **look)
             lows, highs = zip(*(one.interval.ends for one in line.curve.values()), strict=True)
             axes.vlines(list(line.curve), lows, highs, color=colours[line.name], linewidth=1)
-    low, high = _limits([end for line in lines for one in line.curve.values() for end in one.interval.ends])
+    low, high = _limits(lines)
     axes.set_ylim(low, high)
     for (words, level), dashes in zip(levels.items(), ((5, 3), (1, 2)), strict=False):
         if low < level < high:
@@ -241,8 +240,9 @@ def _drawn(lines: Sequence[Line], levels: Mapping[str, float], colours: Mapping[
     return figure
 
 
-def _limits(percents: Sequence[float]) -> tuple[float, float]:
+def _limits(lines: Sequence[Line]) -> tuple[float, float]:
     """The bounds of the axis of accuracies, in percent."""
+    percents = [end for line in lines for one in line.curve.values() for end in one.interval.ends]
     low, high = min(percents), max(percents)
     margin = max(0.06 * (high - low), (_LEAST_SPAN - (high - low)) / 2)
     return max(low - margin, -1), min(high + margin, 101)

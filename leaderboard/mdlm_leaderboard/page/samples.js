@@ -84,8 +84,8 @@ addEventListener("DOMContentLoaded", async () => {
       FITS[form.elements.which.value](one) && (!task || one.task === task) &&
       (!words.length || words.every((word) => searched(one).includes(word))));
     if (form.elements.order.value) shown.sort((one, other) => other.length - one.length);
-    const [first, second] = labels.map((_, n) => shown.filter(({ right }) => right[n]).length);
-    const rights = labels.length > 1 ? `; right in run 1: ${first}, in run 2: ${second}` : `, ${first} right`;
+    const [one, other] = labels.map((_, n) => shown.filter(({ right }) => right[n]).length);
+    const rights = labels.length > 1 ? `; right in run 1: ${one}, in run 2: ${other}` : `, ${one} right`;
     count.textContent = `${shown.length} of ${questions.length} questions${isCounted ? rights : ""}`;
     limit = AT_ONCE;
     draw();
